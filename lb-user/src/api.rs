@@ -54,6 +54,8 @@ pub enum Request {
     Kill(Filter),
     /// The connections of shared VIPs, which the flow table does not have.
     Legs(Filter),
+    /// The names that shared VIPs have refused.
+    RefusedNames,
     /// What has happened since the event with this number.
     Events {
         /// Events after this one; 0 for all that are kept.
@@ -68,7 +70,11 @@ impl Request {
     /// Whether it changes nothing, whatever comes of it.
     pub fn is_look(&self) -> bool {
         match self {
-            Self::Plan { .. } | Self::Health | Self::Legs(_) | Self::Events { .. } => true,
+            Self::Plan { .. }
+            | Self::Health
+            | Self::Legs(_)
+            | Self::RefusedNames
+            | Self::Events { .. } => true,
             Self::Reload { .. }
             | Self::Confirm
             | Self::Backend { .. }
@@ -210,6 +216,11 @@ pub enum Answer {
     Legs {
         /// The connections.
         legs: Vec<FlowLine>,
+    },
+    /// To [`Request::RefusedNames`], by service, the latest first.
+    RefusedNames {
+        /// The names.
+        names: Vec<RefusedName>,
     },
     /// To [`Request::Events`], oldest first.
     Events {
@@ -502,6 +513,27 @@ pub struct Event {
     pub words: String,
     /// The process that requested it: user id and process id, if one did.
     pub by: Option<String>,
+}
+
+/// A name that a shared VIP has refused: one line of `lb drops --names`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RefusedName {
+    /// The service.
+    pub service: String,
+    /// The network of its clients.
+    pub network: String,
+    /// The name, its first 255 bytes, with each byte that is in no name as `\xNN`; null: none was requested, or none
+    /// could be read.
+    pub name: Option<String>,
+    /// Why, as in `shared` of `lb status`.
+    pub reason: String,
+    /// How often, since it is kept.
+    pub count: u64,
+    /// The client that requested it last.
+    pub client: String,
+    /// Seconds since then.
+    #[schemars(with = "Seconds")]
+    pub age_seconds: u64,
 }
 
 /// What became of the connections of a service since the process began, and of the requests on them.

@@ -136,7 +136,8 @@ fn facts(reports: &mut Reports) -> Vec<(u32, u32, u32, State)> {
         let state = FlowState::from_raw(event.flow.word).state();
         (event.kind, event.id, event.port, state)
     };
-    std::iter::from_fn(|| reports.take()).map(fact).collect()
+    let events = std::iter::from_fn(|| reports.take()).map(|named| named.event);
+    events.map(fact).collect()
 }
 
 #[privileged_test]

@@ -34,29 +34,12 @@ impl<'a> Hello<'a> {
     ///
     /// If it is malformed, or must not be routed.
     pub fn read(stream: &'a [u8]) -> Result<Self, HelloRefusal> {
-        let mut rest = body(stream).unwrap_or_default();
-        let version = rest.u16().ok_or(HelloRefusal::Malformed("version"))?;
-        if version < OLDEST {
-            return Err(HelloRefusal::Version(version));
-        }
-        rest.first(RANDOM)
-            .ok_or(HelloRefusal::Malformed("random"))?;
-        let session = rest.short().filter(|id| id.len() <= MAX_SESSION_ID);
-        session.ok_or(HelloRefusal::Malformed("session id"))?;
-        let is_list_of_pairs = |list: &Bytes<'_>| !list.is_empty() && list.len().is_multiple_of(2);
-        let suites = rest.long().filter(is_list_of_pairs);
-        suites.ok_or(HelloRefusal::Malformed("cipher suites"))?;
-        let methods = rest.short().filter(|methods| !methods.is_empty());
-        methods.ok_or(HelloRefusal::Malformed("compression methods"))?;
-
         let mut hello = Self {
             length: stream.len(),
             ..Self::default()
         };
-        // Before TLS 1.3 it may end here.
-        if !rest.is_empty() {
-            let extensions = rest.long().filter(|_| rest.is_empty());
-            hello.note(extensions.ok_or(HelloRefusal::Malformed("extensions"))?)?;
+        if let Some(extensions) = extensions(stream)? {
+            hello.note(extensions)?;
         }
         Ok(hello)
     }
@@ -83,6 +66,50 @@ impl<'a> Hello<'a> {
         }
         kinds.all_distinct()
     }
+}
+
+/// The first host name of a hello as its client has sent it, for a report about one that cannot be routed: its bytes
+/// may be anything. Nothing if there is none, or none that can be found.
+#[must_use]
+pub fn name_as_sent(stream: &[u8]) -> Option<Bytes<'_>> {
+    let mut rest = extensions(stream).ok()??;
+    loop {
+        let (kind, data) = (rest.u16()?, rest.long()?);
+        if kind != SERVER_NAME {
+            continue;
+        }
+        let mut list = data.only_long()?;
+        loop {
+            let (kind, name) = (list.u8()?, list.long()?);
+            if kind == HOST_NAME {
+                return Some(name);
+            }
+        }
+    }
+}
+
+/// The extensions of the hello in `stream`; before TLS 1.3 it may have none.
+fn extensions(stream: &[u8]) -> Result<Option<Bytes<'_>>, HelloRefusal> {
+    let mut rest = body(stream).unwrap_or_default();
+    let version = rest.u16().ok_or(HelloRefusal::Malformed("version"))?;
+    if version < OLDEST {
+        return Err(HelloRefusal::Version(version));
+    }
+    rest.first(RANDOM)
+        .ok_or(HelloRefusal::Malformed("random"))?;
+    let session = rest.short().filter(|id| id.len() <= MAX_SESSION_ID);
+    session.ok_or(HelloRefusal::Malformed("session id"))?;
+    let is_list_of_pairs = |list: &Bytes<'_>| !list.is_empty() && list.len().is_multiple_of(2);
+    let suites = rest.long().filter(is_list_of_pairs);
+    suites.ok_or(HelloRefusal::Malformed("cipher suites"))?;
+    let methods = rest.short().filter(|methods| !methods.is_empty());
+    methods.ok_or(HelloRefusal::Malformed("compression methods"))?;
+    if rest.is_empty() {
+        return Ok(None);
+    }
+    let extensions = rest.long().filter(|_| rest.is_empty());
+    let extensions = extensions.ok_or(HelloRefusal::Malformed("extensions"))?;
+    Ok(Some(extensions))
 }
 
 /// The message in the records of `stream`, without its head.

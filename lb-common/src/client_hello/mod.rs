@@ -21,6 +21,7 @@ mod tests;
 pub use self::{
     alpn::Alpn,
     bytes::Bytes,
+    message::name_as_sent,
     record_layer::{MAX_HELLO, MAX_STREAM, Reached, Reading},
     refusal::{HelloRefusal, UNRECOGNIZED_NAME, alert_record},
 };

@@ -6,10 +6,25 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::color::When;
-use crate::{api, config::parse_time};
+use crate::{api, config::parse_time, flows::log::moment::Moment};
 
 /// The file of a command that names none.
 const CONFIG: &str = "/etc/lb/lb.yaml";
+
+/// A time that is over, and how it was written.
+#[derive(Clone, Debug)]
+pub(super) struct NamedTime {
+    pub(super) moment: Moment,
+    pub(super) text: String,
+}
+
+impl NamedTime {
+    fn read(text: &str) -> Result<Self, String> {
+        let moment = Moment::read(text, jiff::Timestamp::now())?;
+        let text = text.to_owned();
+        Ok(Self { moment, text })
+    }
+}
 
 /// What stands at the end of a command's help.
 fn examples(lines: &[&str]) -> String {
@@ -222,11 +237,16 @@ pub(super) enum Command {
     /// The flow that has a SNAT port, or had it last
     #[command(after_help = examples(&[
         "lb who 10.32.96.50:31042",
+        "lb who 10.32.96.50:31042 --at 2026-11-26T12:28:42+01:00",
     ]))]
     Who {
         /// SNAT address and port, as a backend sees them; an IPv6 address stands in brackets
         #[arg(value_name = "SNATIP:PORT")]
         snat: SocketAddr,
+        /// That had it at this time, by the flow log: RFC 3339, or HH:MM:SS of today in UTC; a time without a fraction
+        /// is a whole second
+        #[arg(long, value_name = "WHEN", value_parser = NamedTime::read)]
+        at: Option<NamedTime>,
         #[command(flatten)]
         show: Show,
     },
@@ -244,11 +264,18 @@ pub(super) enum Command {
         #[command(flatten)]
         show: Show,
     },
-    /// Dropped and refused packets by reason, and the latest one of each
+    /// Dropped and refused packets by reason, what is new since the last look, and the latest one of each
     #[command(after_help = examples(&[
         "lb drops",
+        "lb drops --names",
     ]))]
-    Drops(Show),
+    Drops {
+        /// The names instead that shared VIPs have refused, with the latest client of each
+        #[arg(long)]
+        names: bool,
+        #[command(flatten)]
+        show: Show,
+    },
     /// Detach, and remove every flow, map and cell of the instance
     Down {
         #[command(flatten)]

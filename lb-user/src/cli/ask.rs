@@ -107,7 +107,10 @@ impl<'a> ChangeReport<'a> {
                 usage: *usage,
                 reasons,
             },
-            Answer::Health(_) | Answer::Legs { .. } | Answer::Events { .. } => bail!(OTHER_ANSWER),
+            Answer::Health(_)
+            | Answer::Legs { .. }
+            | Answer::RefusedNames { .. }
+            | Answer::Events { .. } => bail!(OTHER_ANSWER),
         })
     }
 }
@@ -145,7 +148,10 @@ fn words(answer: Answer, how: &Wording<'_>) -> Result<Vec<String>> {
         Answer::Done { lines } => Ok(lines),
         Answer::Changes(changes) => Ok(changes::words(changes, how)),
         Answer::Refused { usage, reasons } => Err(RefusedCommand { usage, reasons }.into()),
-        Answer::Health(_) | Answer::Legs { .. } | Answer::Events { .. } => bail!(OTHER_ANSWER),
+        Answer::Health(_)
+        | Answer::Legs { .. }
+        | Answer::RefusedNames { .. }
+        | Answer::Events { .. } => bail!(OTHER_ANSWER),
     }
 }
 

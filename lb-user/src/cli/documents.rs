@@ -8,7 +8,7 @@ use std::{
 use clap::error::ErrorKind;
 
 /// What stands for something in a document, and an example of it.
-const PLACEHOLDERS: [(&str, &str); 11] = [
+const PLACEHOLDERS: [(&str, &str); 12] = [
     ("COMMAND", "status"),
     ("FILE", "my.yaml"),
     ("N", "10"),
@@ -18,6 +18,7 @@ const PLACEHOLDERS: [(&str, &str); 11] = [
     ("PREFIX", "192.168.203.0/24"),
     ("SNATIP:PORT", "10.32.96.50:31042"),
     ("TIME", "30s"),
+    ("WHEN", "2020-01-01T00:00:00Z"),
     ("[POOL/]NAME", "kas-a/node-2"),
     ("[SNATIP]:PORT", "[fd00:32::50]:31042"),
 ];

@@ -1,5 +1,8 @@
 //! `lb drops`.
 
+mod last_look;
+pub(super) mod names;
+
 use anyhow::Result;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,19 +12,28 @@ use super::{
     print::{self, ago},
     table,
 };
-use crate::observe::{DropLine, Observer, SampledPacket};
+use crate::{
+    model::seconds::Seconds,
+    observe::{DropLine, Observer, SampledPacket},
+};
 
 /// The answer of `-o json`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct DropsReport {
     /// Reasons that packets were dropped or refused for, by hook and network; none without such packets.
     drops: Vec<DropLine>,
+    /// How long ago the last look was, if `since_last` of the drops is known: the last run of this command with this
+    /// format.
+    seconds: Option<Seconds>,
 }
 
 pub(super) fn show(show: &Show) -> Result<()> {
-    let mut drops = Observer::open(&show.instance.name)?.drops()?;
-    if show.output.format == Format::Json {
-        return print::report(&DropsReport { drops });
+    let Show { instance, output } = show;
+    let mut drops = Observer::open(&instance.name)?.drops()?;
+    let since = last_look::note(&instance.name, output.format, &mut drops);
+    if output.format == Format::Json {
+        let seconds = since.seconds;
+        return print::report(&DropsReport { drops, seconds });
     }
     let mut samples = Vec::new();
     for line in &mut drops {
@@ -30,7 +42,9 @@ pub(super) fn show(show: &Show) -> Result<()> {
         }
     }
     table::print(
-        ["HOOK", "NETWORK", "REASON", "DROPPED", "REFUSED", "MEANING"],
+        [
+            "HOOK", "NETWORK", "REASON", "DROPPED", "REFUSED", "NEW", "/S", "MEANING",
+        ],
         drops.into_iter().map(|line| {
             [
                 line.hook.to_owned(),
@@ -38,10 +52,19 @@ pub(super) fn show(show: &Show) -> Result<()> {
                 line.reason.to_owned(),
                 line.dropped.to_string(),
                 line.refused.to_string(),
+                line.since_last
+                    .map_or_else(none, |packets| packets.to_string()),
+                since.rate(line.since_last).map_or_else(none, rate),
                 line.help.to_owned(),
             ]
         }),
     )?;
+    if let Some(seconds) = since.seconds {
+        let ago = ago(seconds.as_millis());
+        print::line(format_args!(
+            "\nNEW and /S: since the last `lb drops`, {ago} ago"
+        ))?;
+    }
     if samples.is_empty() {
         return Ok(());
     }
@@ -51,6 +74,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
             "REASON",
             "AGO",
             "NETWORK",
+            "SERVICE",
             "VLAN",
             "PROTO",
             "FROM > TO",
@@ -70,12 +94,27 @@ pub(super) fn show(show: &Show) -> Result<()> {
                 reason.to_owned(),
                 ago(sample.age_seconds.as_millis()),
                 network,
-                vlan.map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
+                sample.service.unwrap_or_else(none),
+                vlan.map_or_else(none, |vlan| vlan.to_string()),
                 protocol,
                 ends,
-                flags.unwrap_or_else(|| "-".to_owned()),
+                flags.unwrap_or_else(none),
                 sample.length.to_string(),
             ]
         }),
     )
+}
+
+/// What stands for nothing.
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// Packets a second, of few of them the tenths as well.
+fn rate(packets: f64) -> String {
+    match packets {
+        0.0 => "0".to_owned(),
+        ..10.0 => format!("{packets:.1}"),
+        _ => format!("{packets:.0}"),
+    }
 }

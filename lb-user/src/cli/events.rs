@@ -82,9 +82,7 @@ fn ask(instance: &str, after: u64) -> Result<Vec<Event>, Failure> {
     let events = || match client::ask(instance, &Request::Events { after })? {
         Answer::Events { events } => Ok(events),
         Answer::Refused { reasons, .. } => bail!("{}", reasons.join("\n")),
-        Answer::Done { .. } | Answer::Changes(_) | Answer::Health(_) | Answer::Legs { .. } => {
-            bail!(OTHER_ANSWER)
-        }
+        _ => bail!(OTHER_ANSWER),
     };
     let events: Result<Vec<Event>> = events();
     events.map_err(|error| error.downcast().unwrap_or_else(Failure::Other))

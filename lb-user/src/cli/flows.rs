@@ -1,5 +1,7 @@
 //! `lb flows` and `lb who`: the flows, and their end.
 
+pub(super) mod who_at;
+
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, ensure};
@@ -60,18 +62,9 @@ pub(super) fn kill(filter: Filter, show: &Show) -> Result<()> {
 }
 
 pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
-    let filter = Filter {
-        snat: Some(snat.to_string()),
-        ..Filter::default()
-    };
-    let legs = ask::legs(&show.instance.name, &filter).into_iter();
-    let legs: Vec<WhoLine> = legs.map(|flow| WhoLine { live: true, flow }).collect();
-    let lines = match Observer::open(&show.instance.name)?.who(snat) {
-        Ok(lines) => lines.into_iter().chain(legs).collect(),
-        Err(_) if !legs.is_empty() => legs,
-        Err(error) => return Err(error),
-    };
-    let report = WhoReport { flows: lines };
+    let instance = &show.instance.name;
+    let flows = live_lines(&Observer::open(instance)?, instance, snat)?;
+    let report = WhoReport { flows };
     let is_json = show.output.format == Format::Json;
     if is_json {
         print::report(&report)?;
@@ -82,6 +75,21 @@ pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
     }
     let flows = report.flows.into_iter().map(|line| line.flow);
     print::line(text(flows.collect(), true))
+}
+
+/// The flows that have a SNAT port, or had it last, and the connection of a shared VIP that has it.
+fn live_lines(observer: &Observer, instance: &str, snat: SocketAddr) -> Result<Vec<WhoLine>> {
+    let filter = Filter {
+        snat: Some(snat.to_string()),
+        ..Filter::default()
+    };
+    let legs = ask::legs(instance, &filter).into_iter();
+    let legs: Vec<WhoLine> = legs.map(|flow| WhoLine { live: true, flow }).collect();
+    match observer.who(snat) {
+        Ok(lines) => Ok(lines.into_iter().chain(legs).collect()),
+        Err(_) if !legs.is_empty() => Ok(legs),
+        Err(error) => Err(error),
+    }
 }
 
 /// Fails for a SNAT port that no flow has or had: a script that goes by the exit code must not take that for an answer.

@@ -136,13 +136,23 @@ pub fn main() -> ExitCode {
             show,
             ..
         } => flows::show(&which.filter(false), state.as_deref(), wide, &show),
-        Command::Who { snat, show } => flows::who(snat, &show),
+        Command::Who {
+            snat,
+            at: None,
+            show,
+        } => flows::who(snat, &show),
+        Command::Who {
+            snat,
+            at: Some(at),
+            show,
+        } => flows::who_at::show(snat, at.moment, &at.text, &show),
         Command::Events {
             after,
             follow,
             show,
         } => events::show(after, follow, &show),
-        Command::Drops(show) => drops::show(&show),
+        Command::Drops { names: true, show } => drops::names::show(&show),
+        Command::Drops { names: false, show } => drops::show(&show),
         Command::Down { instance } => down::down(&instance.name),
         Command::Version { output } => version::show(output.format),
         Command::Completion { shell } => {

@@ -7,9 +7,9 @@ use super::{
     ask::ChangeReport,
     backends::report::BackendsReport,
     check::CheckReport,
-    drops::DropsReport,
+    drops::{DropsReport, names::NamesReport},
     events::report::{EventReport, EventsReport},
-    flows::{FlowsReport, WhoReport},
+    flows::{FlowsReport, WhoReport, who_at::WhoAtReport},
     health::Summary,
     nodes::NodesReport,
     services::ServicesReport,
@@ -60,9 +60,11 @@ pub fn schemas() -> Vec<AnswerSchema> {
         of::<NodesReport>("nodes", &["lb nodes"]),
         of::<FlowsReport>("flows", &["lb flows"]),
         of::<WhoReport>("who", &["lb who SNATIP:PORT"]),
+        of::<WhoAtReport>("who-at", &["lb who SNATIP:PORT --at WHEN"]),
         of::<EventsReport>("events", &["lb events"]),
         of::<EventReport>("event", &["lb events --follow"]),
         of::<DropsReport>("drops", &["lb drops"]),
+        of::<NamesReport>("names", &["lb drops --names"]),
         of::<VersionReport>("version", &["lb version"]),
     ]
 }

@@ -161,8 +161,10 @@ pub(super) fn file(config: &Config) -> io::Result<Keys> {
     keys.insert("pools".to_owned(), each(&config.pools, pool)?);
     keys.insert("services".to_owned(), each(&config.services, service)?);
     let mut log = Keys::new();
-    if let Some(path) = &config.flow_log {
-        log.insert("flows".to_owned(), json!(path));
+    for (key, path) in [("flows", &config.flow_log), ("http", &config.http_log)] {
+        if let Some(path) = path {
+            log.insert(key.to_owned(), json!(path));
+        }
     }
     if let Some(syslog) = keys.remove("syslog") {
         log.insert("syslog".to_owned(), syslog);

@@ -44,6 +44,9 @@ pub struct Config {
     /// How operators and monitoring reach the control plane.
     #[serde(default, skip_serializing_if = "Admin::is_default")]
     pub admin: Admin,
+    /// The file that requests of services with `http` are written to; none: they are not. Absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_log: Option<PathBuf>,
     /// What the tables of pools are made with beside the names of their backends: 1 to 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,

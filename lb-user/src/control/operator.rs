@@ -65,6 +65,9 @@ impl Control {
                 Ok(legs) => Answer::Legs { legs },
                 Err(reason) => refused(&reason),
             },
+            Request::RefusedNames => Answer::RefusedNames {
+                names: self.running.shared_vips.counts.names.read(),
+            },
             Request::Kill(filter) => match self.choose(&filter) {
                 Ok(chosen) => return self.kill(chosen, &filter, by, reply),
                 Err(reason) => refused(&reason),

@@ -366,7 +366,7 @@ fn said(warnings: &[Warning], before: &Config, after: &Config) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if before.flow_log != after.flow_log {
+    if (&before.flow_log, &before.http_log) != (&after.flow_log, &after.http_log) {
         warnings.push(
             "log.flows: another file is written to after a new start of `lb run`, which loses no flow"
                 .to_owned(),

@@ -48,7 +48,7 @@ use crate::{
     host::neighbours,
     model::registry::Ids,
     network::{cell::Cell, changes, link::Link, neighbour::NeighbourChange},
-    proxy::{Accounts, Counts, Legs, Listeners, Shares},
+    proxy::{AccessLog, Accounts, Counts, Legs, Listeners, Shares},
     system::systemd,
 };
 
@@ -302,6 +302,7 @@ impl<'a> Found<'a> {
             ),
             affinities: Affinities::open(&pins.maps())?,
             counts: Counts::default(),
+            access: access_log(&config),
             shares: Shares::default(),
         };
         let front = threads::front(&config, pins, &live, &accounts, start.listeners.clone())?;
@@ -351,6 +352,17 @@ impl<'a> Found<'a> {
         running.applied.update_serving();
         Ok(running)
     }
+}
+
+/// The access log, or what is wrong with it: requests are served without.
+fn access_log(config: &Config) -> AccessLog {
+    let log = config.http_log.as_deref().map(AccessLog::start);
+    log.transpose()
+        .unwrap_or_else(|error| {
+            tracing::error!("open the access log (log.http): {error:#}; lb runs without it");
+            None
+        })
+        .unwrap_or_default()
 }
 
 /// Opens the listeners at the host's own addresses: low ports may be had at the start only, so one that is

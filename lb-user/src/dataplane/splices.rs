@@ -7,7 +7,13 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use aya::maps::{Array, Map, MapData};
-use lb_common::maps::splice::{DRAINED, Splice};
+use lb_common::{
+    conntrack::FlowState,
+    maps::splice::{DRAINED, Splice},
+};
+
+/// The name that the client of a flow has requested, by its id and word; none if there is none.
+pub type SpliceNames = Box<dyn Fn(u32, FlowState) -> Option<String>>;
 
 /// The splices, by the ids of their flows. Not mapped: a connection has to do with its own a few times.
 pub struct SpliceTable(Mutex<Array<MapData, Splice>>);
@@ -26,6 +32,17 @@ impl SpliceTable {
 
     fn map(&self) -> MutexGuard<'_, Array<MapData, Splice>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The names of the flows that were handed over, each as long as no other has its id.
+    #[must_use]
+    pub fn names(self) -> SpliceNames {
+        Box::new(move |id, word| {
+            let splice = word.is_spliced().then(|| self.get(id)).flatten()?;
+            let is_its = splice.generation == word.generation();
+            let name = is_its.then(|| String::from_utf8_lossy(splice.name()).into_owned());
+            name.filter(|name| !name.is_empty())
+        })
     }
 
     /// The splice of a flow; its generation shows whether it is that flow's.

@@ -9,6 +9,7 @@ mod status;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    path::Path,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -126,6 +127,11 @@ impl Observer {
     fn counted(&self, records: impl IntoIterator<Item = u32>) -> Option<Counted> {
         let table = self.maps.counts.as_ref()?;
         Some(Counted::read(table, &self.table, records))
+    }
+
+    /// Where the flow log is, if the applied configuration has one.
+    pub fn flow_log(&self) -> Option<&Path> {
+        self.config.flow_log.as_deref()
     }
 
     /// The names of the pools.

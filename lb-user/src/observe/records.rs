@@ -315,10 +315,20 @@ pub struct DropLine {
     pub dropped: u64,
     /// Packets that were answered with a refusal for this reason.
     pub refused: u64,
+    /// Both together since the last look; none if there was none.
+    pub since_last: Option<u64>,
     /// What it means.
     pub help: &'static str,
     /// The latest packet of this network for this reason, if it was one of this hook.
     pub samples: Vec<SampleLine>,
+}
+
+impl DropLine {
+    /// Packets that were not served.
+    #[must_use]
+    pub const fn unserved(&self) -> u64 {
+        self.dropped.saturating_add(self.refused)
+    }
 }
 
 /// A packet of `lb drops`.
@@ -328,6 +338,8 @@ pub struct SampleLine {
     pub age_seconds: Seconds,
     /// Bytes of its frame.
     pub length: u32,
+    /// The service that listens where it went, or came from, if there is one now.
+    pub service: Option<String>,
     /// What it was.
     #[serde(flatten)]
     pub packet: SampledPacket,

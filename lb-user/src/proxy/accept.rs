@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Counts, Legs, Listeners, ProxyConfig,
+    AccessLog, Counts, Legs, Listeners, ProxyConfig,
     admission::{Admission, NetworkAdmission},
     dial::{
         connect::{Dial, DialSources, Dialers, Origin, Ports, open},
@@ -69,6 +69,8 @@ pub struct Accounts {
     pub affinities: Option<Affinities>,
     /// How many there were, by service and outcome.
     pub counts: Counts,
+    /// The requests of services with `http`.
+    pub access: AccessLog,
     /// What each network may have of them.
     pub shares: Shares,
 }
@@ -115,6 +117,7 @@ impl Acceptors {
                 legs: accounts.legs.clone(),
                 affinities: accounts.affinities.clone(),
                 counts: accounts.counts.clone(),
+                access: accounts.access.clone(),
                 shares: accounts.shares.clone(),
                 descriptors: descriptors.clone(),
                 leases,
@@ -208,6 +211,7 @@ struct AcceptorWork {
     legs: Legs,
     affinities: Option<Affinities>,
     counts: Counts,
+    access: AccessLog,
     listeners: Listeners,
     pending: NetworkAdmission,
     kept: NetworkAdmission,
@@ -235,6 +239,7 @@ pub(crate) struct Context {
     pub(super) legs: Legs,
     pub(super) affinities: Option<Affinities>,
     pub(super) counts: Counts,
+    pub(super) access: AccessLog,
     pub(super) listeners: Listeners,
     /// Clients that have no backend yet.
     pub(super) pending: NetworkAdmission,
@@ -264,6 +269,7 @@ async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<D
         legs,
         affinities,
         counts,
+        access,
         listeners,
         pending,
         kept,
@@ -292,6 +298,7 @@ async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<D
         legs,
         affinities,
         counts,
+        access,
         listeners,
         pending,
         kept,

@@ -18,7 +18,7 @@ use lb_common::{
         cell_peer::PeerKey,
         event::{BEGAN, FlowEvent},
         flow::{Flow, FlowKey},
-        quota, usage,
+        quota, splice, usage,
     },
 };
 use tokio::{
@@ -42,7 +42,7 @@ use crate::{
         evict::selector::{EndReason, EvictSelector, FIRST_LEG, FlowChoice},
         filter::choose,
         idle::{age, duration},
-        log::Reporter,
+        log::{LogEvent, Reporter},
     },
     model::registry::{Ids, Kind},
 };
@@ -495,6 +495,11 @@ impl Leg {
         [&self.to_backend, &self.to_client].map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
+    /// Its backend.
+    pub(super) fn backend(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.flow.backend.into(), self.flow.backend_port.get())
+    }
+
     /// The VIP and port that its client has connected to.
     pub(super) fn vip(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.flow.vip.into(), self.flow.vip_port.get())
@@ -614,11 +619,15 @@ impl Guard {
         self.leg.counts.carried(CopyDirection::ToBackend, sent_on);
         let began = self.leg.event(BEGAN, self.leg.began);
         let word = word.raw();
-        self.report(FlowEvent {
+        let event = FlowEvent {
             id,
             flow: Flow { word, ..began.flow },
             ..began
-        });
+        };
+        // As much of it as the data plane keeps: both lines of the flow log have the same.
+        let name = self.leg.name.as_deref();
+        let kept = name.map(|name| name.get(..splice::NAME_BYTES).unwrap_or(name).into());
+        self.legs.0.reporter.report(LogEvent { event, name: kept });
     }
 
     /// Ends it, for one of the reasons in [`event`](lb_common::maps::event).
@@ -627,7 +636,8 @@ impl Guard {
     }
 
     fn report(&self, event: FlowEvent) {
-        self.legs.0.reporter.report(event);
+        let name = self.leg.name.as_deref().map(Box::from);
+        self.legs.0.reporter.report(LogEvent { event, name });
     }
 }
 
@@ -728,12 +738,12 @@ pub(super) mod tests {
         drop(second);
         assert!(legs.all().is_empty());
         let mut events = std::iter::from_fn(|| reports.take());
-        let kinds = [(); 2].map(|()| events.next().unwrap().kind);
+        let kinds = [(); 2].map(|()| events.next().unwrap().event.kind);
         assert_eq!(kinds, [BEGAN, BEGAN]);
-        let end = events.next().unwrap();
+        let end = events.next().unwrap().event;
         assert_eq!((end.kind, end.port), (FINISHED, 57_344));
         assert_eq!((end.flow.traffic_request, end.flow.traffic_reply), (5, 11));
-        assert_eq!(events.next().map(|event| event.kind), None);
+        assert_eq!(events.next().map(|event| event.event.kind), None);
     }
 
     /// The data plane reports the end of that flow: both have its id and generation.
@@ -747,15 +757,15 @@ pub(super) mod tests {
         let word = FlowState::from_raw(41 << 10).claim(false).lend();
         guard.hand_over(1031, word, 517);
         assert!(legs.all().is_empty());
-        let event = reports.take().unwrap();
+        let event = reports.take().unwrap().event;
         assert_eq!((event.id, event.kind, event.time), (1031, BEGAN, began));
         let known = FlowState::from_raw(event.flow.word);
         assert_eq!((known.generation(), known.is_udp()), (42, false));
         assert_eq!((event.flow.backend_id, event.port), (7, 57_344));
-        assert_eq!(reports.take().map(|event| event.kind), None);
+        assert_eq!(reports.take().map(|event| event.event.kind), None);
         // One that comes to nothing is in no line.
         drop(begin(&legs, &service, 2, 7));
-        assert_eq!(reports.take().map(|event| event.kind), None);
+        assert_eq!(reports.take().map(|event| event.event.kind), None);
     }
 
     #[test]

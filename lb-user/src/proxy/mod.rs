@@ -15,6 +15,7 @@
 //! idle and cut as one. One that is handed over is a flow.
 
 mod accept;
+mod access_log;
 mod admission;
 pub mod connections;
 pub mod dial;
@@ -24,6 +25,7 @@ mod http;
 mod leg_counts;
 mod listeners;
 mod passthrough;
+mod refused_names;
 mod relay;
 pub mod route;
 mod snapshot;
@@ -35,6 +37,7 @@ mod tcp_info;
 
 pub use self::{
     accept::{Acceptors, Accounts},
+    access_log::AccessLog,
     connections::Legs,
     fair_share::Shares,
     listeners::Listeners,

@@ -12,6 +12,7 @@ use super::{
         candidates::ChosenBy,
         select::{Candidates, ConnectionAddresses, NoBackend},
     },
+    refused_names,
     relay::{Connected, go_on},
     route,
     snapshot::{ProxyService, Routing, SniRouting},
@@ -39,16 +40,16 @@ enum SniRefusal {
     Timeout,
     /// A newer one has its place.
     Recycled,
-    /// Its bytes are no hello that may be routed.
-    Hello(HelloRefusal),
+    /// Its bytes are no hello that may be routed; with the name in it, as it can be shown.
+    Hello(HelloRefusal, Option<String>),
     /// Its name, or its lack of one, goes nowhere.
     Nothing(Option<String>),
     /// The same, and the connection is closed without an alert.
     Close(Option<String>),
     /// Its name is not for it.
     Denied(Option<String>),
-    /// Its real name is encrypted.
-    Ech,
+    /// Its real name is encrypted; the one outside is this.
+    Ech(Option<String>),
     /// There is no backend to be had.
     Unreached(NoBackend),
 }
@@ -68,11 +69,11 @@ impl SniRefusal {
             Self::NoProxy => "no_proxy",
             Self::Timeout => "timeout",
             Self::Recycled => "recycled",
-            Self::Hello(refusal) => refusal.label(),
+            Self::Hello(refusal, _) => refusal.label(),
             Self::Nothing(Some(_)) | Self::Close(Some(_)) => "no_match",
             Self::Nothing(None) | Self::Close(None) => "no_name",
             Self::Denied(_) => "deny_tenant_name",
-            Self::Ech => "ech",
+            Self::Ech(_) => "ech",
             Self::Unreached(unreached) => unreached.label(),
         }
     }
@@ -86,9 +87,9 @@ impl SniRefusal {
             | Self::Timeout
             | Self::Recycled
             | Self::Close(_) => None,
-            Self::Hello(refusal) => Some(refusal.alert()),
+            Self::Hello(refusal, _) => Some(refusal.alert()),
             Self::Nothing(_) | Self::Denied(_) => Some(client_hello::UNRECOGNIZED_NAME),
-            Self::Ech => Some(ILLEGAL_PARAMETER),
+            Self::Ech(_) => Some(ILLEGAL_PARAMETER),
             Self::Unreached(_) => Some(INTERNAL_ERROR),
         }
     }
@@ -102,8 +103,25 @@ impl SniRefusal {
             | Self::NoProxy
             | Self::Timeout
             | Self::Recycled
-            | Self::Hello(_)
-            | Self::Ech
+            | Self::Hello(..)
+            | Self::Ech(_)
+            | Self::Unreached(_) => None,
+        }
+    }
+
+    /// What the client has requested, if it is refused for that; none in it: no name, or none that can be found.
+    fn refused_name(&self) -> Option<Option<&str>> {
+        match self {
+            Self::Hello(_, name)
+            | Self::Nothing(name)
+            | Self::Close(name)
+            | Self::Denied(name)
+            | Self::Ech(name) => Some(name.as_deref()),
+            Self::Gone
+            | Self::Header
+            | Self::NoProxy
+            | Self::Timeout
+            | Self::Recycled
             | Self::Unreached(_) => None,
         }
     }
@@ -144,6 +162,11 @@ pub(super) async fn serve(
                     counted.unrouted(name);
                 }
             });
+            if let Some(name) = refused.refused_name() {
+                let of = [shared.network.as_str(), service.name.as_str()];
+                let client = *addresses.client.ip();
+                counts.names.note(of, name, refused.label(), client);
+            }
             if let Some(alert) = refused.alert() {
                 tell(client, alert).await;
             }
@@ -166,7 +189,11 @@ async fn connect(
         bytes,
     } = heard.await.unwrap_or(Err(SniRefusal::Timeout))?;
     let sent = bytes.get(announced.length..).unwrap_or_default();
-    let hello = Hello::read(sent.get(..length).unwrap_or_default()).map_err(SniRefusal::Hello)?;
+    let sent = sent.get(..length).unwrap_or_default();
+    let hello = Hello::read(sent).map_err(|refusal| {
+        let name = client_hello::name_as_sent(sent).map(refused_names::shown);
+        SniRefusal::Hello(refusal, name)
+    })?;
     // The service as it is now: it may have changed since the client has connected.
     let service = &shared.service(addresses.vip).ok_or(SniRefusal::Gone)?;
     let Routing::Sni(sni) = &service.routing else {
@@ -180,7 +207,7 @@ async fn connect(
         match sni.ech {
             Ech::Route => {}
             Ech::Count => counts.of(&service.name, |counted| counted.ech += 1),
-            Ech::Deny => return Err(SniRefusal::Ech),
+            Ech::Deny => return Err(SniRefusal::Ech(hello.name.map(|name| name.to_string()))),
         }
     }
     let pool = route(&hello, &announced, addresses, sni)?;
@@ -241,7 +268,7 @@ async fn read(
             }
             Ok(Reached::Within { .. }) => keep(&mut bytes, ticket),
             Err(_) if decode::is_header(said) => return Err(SniRefusal::NoProxy),
-            Err(refusal) => return Err(SniRefusal::Hello(refusal)),
+            Err(refusal) => return Err(SniRefusal::Hello(refusal, None)),
         }
         read_more(client, &mut bytes).await?;
     }

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use super::refused_names::RefusedNames;
 use crate::api::ServiceStats;
 
 /// Names that are counted apart, in all; the other names that clients request are counted as one.
@@ -14,11 +15,15 @@ const OTHERS: &str = "(others)";
 
 /// Counters of all services, by their names; shared by all threads.
 #[derive(Clone, Debug, Default)]
-pub struct Counts(Arc<Mutex<BTreeMap<String, ServiceStats>>>);
+pub struct Counts {
+    services: Arc<Mutex<BTreeMap<String, ServiceStats>>>,
+    /// The names that were refused.
+    pub names: RefusedNames,
+}
 
 impl Counts {
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, ServiceStats>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the counters of a service.

@@ -267,6 +267,8 @@ pub struct Flow {
     pub idle_seconds: u64,
     /// Seconds until it is ended for being idle.
     pub expires_in_seconds: Option<u64>,
+    /// The name that the client requested, if that decided where it went.
+    pub name: Option<String>,
 }
 
 /// One line of `lb who`.

@@ -107,7 +107,7 @@ fn holds(topology: &Topology, answer: &Value, expression: &str) -> Result<()> {
 fn what_is_read_is_what_its_schema_allows() -> Result<()> {
     let topology = Topology::poc()?;
     let site = Site::new(&topology, 2)?;
-    let config = config(&site);
+    let config = config(&site).set("log.flows", topology.dir().join("flows.json"));
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     let _connections = connect(&topology, CONNECTIONS)?;
@@ -175,6 +175,19 @@ fn what_is_read_is_what_its_schema_allows() -> Result<()> {
     let snat = lb.flows()?[0].snat.to_string();
     let who = answers.of(&["who", &snat], 0, "who")?;
     holds(&topology, &who, "(.flows | length) == 1 and .flows[0].live")?;
+    let now = process::succeed(Command::new("date").args(["-u", "+%H:%M:%S"]))?;
+    let who = answers.of(&["who", &snat, "--at", now.trim()], 0, "who-at")?;
+    holds(
+        &topology,
+        &who,
+        "(.files | length) == 1 and (.flows | length) == 1 and .flows[0].live",
+    )?;
+    let names = answers.of(&["drops", "--names"], 0, "names")?;
+    holds(
+        &topology,
+        &names,
+        "(.names | length) == 1 and .names[0].name == \"b.lab\" and .names[0].reason == \"no_match\"",
+    )?;
     assert_a_line_for_each_event(&answers)?;
     without_a_control_plane(&topology, lb)
 }

@@ -63,7 +63,7 @@ impl<'t> Site<'t> {
         config.service("shared", |shared| service(shared).set("http", http.into()))
     }
 
-    fn config(&self, more: &str) -> Config {
+    pub(super) fn config(&self, more: &str) -> Config {
         self.config_on(SHARED, Keys::from(ROUTES).with(more))
     }
 
@@ -95,7 +95,8 @@ fn nginx(site: &topology::Site, node: &Host, name: &str) -> Result<Process> {
     let config = format!(
         "daemon off; master_process off; user root; pid nginx.pid; error_log stderr warn; events {{}}
 http {{
-  access_log off; default_type text/plain; client_body_temp_path body; proxy_temp_path proxy;
+  log_format short '$request_method $request_uri $status $body_bytes_sent'; access_log access.log short;
+  default_type text/plain; client_body_temp_path body; proxy_temp_path proxy;
   fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
   server {{
     listen {address}:{PORT};

@@ -1,10 +1,12 @@
 //! Shared VIPs, by SNI and by Host: routes, limits, the PROXY protocol, real clients and servers.
 
+mod access;
 mod clients;
 mod guard;
 mod hosts;
 mod hosts_routes;
 mod limits;
+mod names;
 mod oracle_http;
 mod oracle_http_cases;
 mod oracle_sni;

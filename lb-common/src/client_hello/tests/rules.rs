@@ -1,8 +1,8 @@
 //! Records and messages that are refused, and those that are not although they are odd.
 
 use super::{
-    super::HelloRefusal, Draft, Hello, HelloVerdict, in_segments, malformed, message, parse,
-    records, refused, stream,
+    super::{HelloRefusal, name_as_sent},
+    Draft, Hello, HelloVerdict, in_segments, malformed, message, parse, records, refused, stream,
 };
 
 /// Refused at the last of these bytes, and not before.
@@ -62,6 +62,37 @@ fn records_that_hold_no_hello() {
         &[&head[..], &[22, 3, 3, 0x40, 1]].concat(),
         HelloRefusal::RecordLong,
     );
+}
+
+/// For a report the bytes are what they are; the verdict is another matter.
+#[test]
+fn a_name_that_is_none_can_be_shown() {
+    let sent = |draft: &Draft| {
+        let stream = draft.stream();
+        name_as_sent(&stream).map(|name| name.collect::<Vec<u8>>())
+    };
+    for name in [&b"<script>"[..], b"a\n\x1b[2J", b"", b"a.test", &[0; 999]] {
+        assert_eq!(sent(&Draft::named(&[(0, name)])).as_deref(), Some(name));
+        let behind = Draft::named(&[(7, b"x"), (0, name)]);
+        assert_eq!(sent(&behind).as_deref(), Some(name));
+    }
+    let twice = Draft::named(&[(0, b"a"), (0, b"b")]);
+    assert_eq!(sent(&twice).as_deref(), Some(&b"a"[..]));
+    for none in [
+        Draft::bare(),
+        Draft::with(&[]),
+        Draft::named(&[]),
+        Draft::named(&[(7, b"x")]),
+        Draft::with(&[(0, b"")]),
+        Draft::with(&[(0, &[0, 9, 0, 0, 9, b'a'])]),
+    ] {
+        assert_eq!(sent(&none), None);
+    }
+    // Whatever is cut off, nothing is found that is not there.
+    let stream = Draft::named(&[(0, b"a.test")]).stream();
+    for end in 0..stream.len() {
+        assert_eq!(name_as_sent(&stream[..end]).map(|_| ()), None, "{end}");
+    }
 }
 
 /// Any 3.x, of any record.

@@ -53,7 +53,7 @@ section! {
         optional[only(main)] limits: Filled<RawLimits> => "each key its own",
         /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.
         optional[only(main)] timeouts: Filled<RawTimeouts> => "each key its own",
-        /// Where flows are written when they begin and end, and where events are sent to.
+        /// Where flows are written when they begin and end, and requests, and where events are sent to.
         optional[only(main)] log: Filled<RawLog> => "no log",
         /// How operators and monitoring reach the control plane.
         optional[only(main)] admin: Filled<RawAdmin> => "root and the own user alone",

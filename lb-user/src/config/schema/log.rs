@@ -11,11 +11,14 @@ use crate::config::{
 };
 
 section! {
-    /// Where flows are written when they begin and end, and where events are sent to.
+    /// Where flows are written when they begin and end, and requests, and where events are sent to.
     struct RawLog = "log" {
         /// The file, by its path from the root: one JSON object in a line, with the time of its event. Lines are added
         /// to what is there. A file that was renamed (logrotate) is made anew with the next line.
         optional flows: File => "no log",
+        /// A file for the requests of services with `http`, one JSON object for each: client, method, Host, path, status,
+        /// backend and duration. It is written as `flows` is, and is another file.
+        optional http: File => "no log",
         /// The syslog server that gets each event as a line of RFC 5424: verdicts, reloads, orders, carriers, starts.
         optional syslog: Whole<RawSyslog> => "none",
     }

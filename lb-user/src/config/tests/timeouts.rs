@@ -260,6 +260,21 @@ fn timeouts_are_those_of_all() {
 }
 
 #[test]
+fn the_access_log_is_another_file() {
+    let line = |path: &str| format!("log: {{ flows: /var/log/lb/flows.json, http: {path} }}");
+    let config = accepted(&[(12, &line("/var/log/lb/http.json"))]);
+    assert_eq!(
+        config.http_log.as_deref(),
+        Some(Path::new("/var/log/lb/http.json"))
+    );
+    assert_eq!(accepted(&[(12, "log: { flows: /a }")]).http_log, None);
+    let words = "is not the path of a file; expected one from the root";
+    refused(&[(12, &line("http.json"))], "log.http", words);
+    let words = "found the file of log.flows, expected another one";
+    refused(&[(12, &line("/var/log/lb/flows.json"))], "log.http", words);
+}
+
+#[test]
 fn the_flow_log_is_a_file_from_the_root() {
     let line = |path: &str| format!("log: {{ flows: {path} }}");
     let config = accepted(&[(12, &line("/var/log/lb/flows.json"))]);

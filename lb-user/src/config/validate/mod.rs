@@ -69,6 +69,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         flow_log: timeouts::flow_log(raw.log.flows.as_ref(), findings),
         syslog: syslog(&raw.log),
         admin,
+        http_log: timeouts::http_log(raw.log.http.as_ref(), raw.log.flows.as_ref(), findings),
         seed: raw.seed.as_ref().map(|at| at.value.clone()),
         watch: value_of(&raw.watch),
         on_stop: value_of(&raw.on_stop),

@@ -164,3 +164,19 @@ pub(super) fn timeouts(raw: &RawTimeouts) -> Timeouts {
 pub(super) fn flow_log(raw: Option<&At<String>>, findings: &mut Findings) -> Option<PathBuf> {
     names::file_path(raw?, "/var/log/lb/flows.json", findings)
 }
+
+/// The file that requests are written to, which is not that of flows.
+pub(super) fn http_log(
+    raw: Option<&At<String>>,
+    flows: Option<&At<String>>,
+    findings: &mut Findings,
+) -> Option<PathBuf> {
+    let log = raw?;
+    if flows.is_some_and(|flows| flows.value == log.value) {
+        findings.add(
+            &log.place,
+            "found the file of log.flows, expected another one",
+        );
+    }
+    names::file_path(log, "/var/log/lb/http.json", findings)
+}

@@ -321,7 +321,7 @@ mod tests {
             assert_eq!(sweeper.usage.backends().get(index), Some(wanted), "{index}");
         }
         assert_eq!(quotas.get(quota).live, 4);
-        let event = reports.take().unwrap();
+        let event = reports.take().unwrap().event;
         assert!((before..=after).contains(&event.time));
         let wanted = FlowEvent {
             flow: Flow {

@@ -19,9 +19,9 @@ use lb_common::{
 };
 use serde::Serialize;
 
-use super::clock::LogClock;
+use super::{LogEvent, clock::LogClock};
 use crate::{
-    dataplane::{labels::Labels, spilled::SpilledFlows},
+    dataplane::{labels::Labels, spilled::SpilledFlows, splices::SpliceNames},
     flows::{evict::selector::FIRST_LEG, filter::protocol, log::clock::millis_since},
     model::registry::{Ids, Kind},
 };
@@ -41,6 +41,7 @@ pub(super) struct LogLines {
     remembered: usize,
     labels: Labels,
     spilled: SpilledFlows,
+    splices: SpliceNames,
 }
 
 /// A line.
@@ -57,6 +58,8 @@ struct LogLine<'a> {
     vip: Option<SocketAddr>,
     snat: Option<SocketAddr>,
     backend: Option<SocketAddr>,
+    /// The name that the client requested, if that decided where it went.
+    name: Option<&'a str>,
     bytes_request: u64,
     bytes_reply: u64,
     /// How it ended.
@@ -66,7 +69,7 @@ struct LogLine<'a> {
 }
 
 impl LogLines {
-    pub(super) fn new(ids: &Ids, labels: Labels) -> Self {
+    pub(super) fn new(ids: &Ids, labels: Labels, splices: SpliceNames) -> Self {
         let mut lines = Self {
             networks: HashMap::new(),
             services: HashMap::new(),
@@ -74,6 +77,7 @@ impl LogLines {
             remembered: REMEMBERED,
             labels,
             spilled: SpilledFlows::none(),
+            splices,
         };
         lines.set_names(ids);
         lines
@@ -109,8 +113,9 @@ impl LogLines {
         &mut self,
         text: &mut Vec<u8>,
         clock: &LogClock,
-        event: &FlowEvent,
+        event: &LogEvent,
     ) -> serde_json::Result<()> {
+        let LogEvent { event, name } = event;
         let FlowEvent {
             flow,
             id,
@@ -133,9 +138,11 @@ impl LogLines {
         };
         let known = |address, port| endpoint(self.labels.address(address), port);
         let snat_port = Be16::new(u16::try_from(*port).unwrap_or_default());
-        let name = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
-        let network = name(&self.networks, flow.network);
-        let service = name(&self.services, flow.service);
+        let named = |names: &HashMap<u32, String>, id: u16| names.get(&id.into()).cloned();
+        let network = named(&self.networks, flow.network);
+        let service = named(&self.services, flow.service);
+        // The reporter has that of a connection that it carries; of the others the data plane does.
+        let kept = name.is_none().then(|| (self.splices)(*id, word)).flatten();
         let [bytes_request, bytes_reply] = self.bytes(event);
         let line = LogLine {
             time: clock.at(*time).to_string(),
@@ -148,6 +155,7 @@ impl LogLines {
             vip: known(flow.vip, flow.vip_port),
             snat: known(*snat, snat_port),
             backend: known(flow.backend, flow.backend_port),
+            name: name.as_deref().or(kept.as_deref()),
             bytes_request,
             bytes_reply,
             reason: reason(*kind),
@@ -230,7 +238,7 @@ mod tests {
         ids.insert(Kind::Network, "tenant-a", 2);
         ids.insert(Kind::Service, "api-a", 5);
         ids.insert(Kind::Pool, "kas-a", 2);
-        LogLines::new(&ids, Labels::anonymous(0))
+        LogLines::new(&ids, Labels::anonymous(0), Box::new(|_, _| None))
     }
 
     /// An event of the flow `id` that has been claimed `generation` times, at `time`.
@@ -265,9 +273,18 @@ mod tests {
 
     /// The line of `event`, read at `now`, which is 2001-09-09T01:46:40Z.
     fn text(lines: &mut LogLines, now: u32, event: &FlowEvent) -> String {
+        text_named(lines, now, event, None)
+    }
+
+    /// The same of a flow whose reporter knows its name.
+    fn text_named(lines: &mut LogLines, now: u32, event: &FlowEvent, name: Option<&str>) -> String {
         let mut text = Vec::new();
         let clock = clock(now, 1_000_000_000_000);
-        lines.write(&mut text, &clock, event).unwrap();
+        let named = LogEvent {
+            event: *event,
+            name: name.map(Box::from),
+        };
+        lines.write(&mut text, &clock, &named).unwrap();
         String::from_utf8(text).unwrap()
     }
 
@@ -284,7 +301,7 @@ mod tests {
         let tuple = concat!(
             r#""id":7,"network":"tenant-a","service":"api-a","protocol":"tcp","#,
             r#""client":"10.0.0.1:40000","vip":"10.0.0.2:6443","snat":"10.0.0.4:1031","#,
-            r#""backend":"10.0.0.3:30918","bytes_request":74,"#,
+            r#""backend":"10.0.0.3:30918","name":null,"bytes_request":74,"#,
             r#""bytes_reply":1574,"#
         );
         let began = r#"{"time":"2001-09-09T01:46:40.000Z","event":"began","#;
@@ -295,6 +312,39 @@ mod tests {
             .replace("\"reason\":null", "\"reason\":\"finished\"")
             .replace("\"duration_ms\":null", "\"duration_ms\":1048");
         assert_eq!(text(&mut lines, 2000, &event(FINISHED, 7, 1, 2000)), ended);
+    }
+
+    /// Of a flow that was handed over the data plane has the name, from its beginning to its end.
+    #[test]
+    fn a_line_has_the_name_that_the_client_requested() {
+        let mut lines = lines();
+        lines.splices = Box::new(|id, word| {
+            (id == 7 && word.generation() == 1).then(|| "kept.example".to_owned())
+        });
+        let name = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            line.get("name").unwrap().clone()
+        };
+        for kind in [BEGAN, FINISHED] {
+            let first = event(kind, 7, 1, 1000);
+            assert_eq!(name(&text(&mut lines, 1000, &first)), "kept.example");
+            let carried = text_named(&mut lines, 1000, &first, Some("own.example"));
+            assert_eq!(name(&carried), "own.example");
+            let next = event(kind, 7, 2, 1000);
+            assert!(name(&text(&mut lines, 1000, &next)).is_null());
+        }
+        // Whatever the bytes are, a line is one line, and drives no terminal.
+        let hostile = text_named(
+            &mut lines,
+            1000,
+            &event(BEGAN, 8, 1, 0),
+            Some("a\n\u{1b}[2J\"b"),
+        );
+        assert!(
+            hostile.contains(r#""name":"a\n\u001b[2J\"b","#),
+            "{hostile}"
+        );
+        assert_eq!(hostile.matches('\n').count(), 1);
     }
 
     #[test]

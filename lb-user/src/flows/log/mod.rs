@@ -4,9 +4,11 @@
 //! by a thread of its own: a slow or full disk costs lines, which are counted, and nothing else.
 
 pub(crate) mod clock;
+pub(crate) mod history;
 mod line;
 mod merge;
-mod writer;
+pub(crate) mod moment;
+pub(crate) mod writer;
 
 use std::{
     future::pending,
@@ -22,9 +24,14 @@ use lb_common::maps::event::FlowEvent;
 use tokio::sync::mpsc;
 
 pub(crate) use self::clock::Stamp;
-use self::{clock::LogClock, line::LogLines, merge::Heads, writer::Writer};
+use self::{
+    clock::LogClock,
+    line::LogLines,
+    merge::Heads,
+    writer::{Writer, WrittenLog},
+};
 use crate::{
-    dataplane::{events::FlowEvents, labels::Labels, spilled::SpilledFlows},
+    dataplane::{events::FlowEvents, labels::Labels, spilled::SpilledFlows, splices::SpliceTable},
     model::registry::Ids,
 };
 
@@ -33,17 +40,39 @@ const WAITING: usize = 1 << 14;
 /// Lines that are made in one go, before another task runs.
 const BATCH: usize = 256;
 
+/// What the flow log is for, as its messages name it.
+const LOG: WrittenLog = WrittenLog {
+    name: "flow log",
+    thread: "lb-flow-log",
+    too_fast: "flows began and ended faster than the file was written",
+};
+
+/// A flow that began or ended, and the name that its client requested.
+#[derive(Clone, Debug, Default)]
+pub struct LogEvent {
+    /// The event.
+    pub event: FlowEvent,
+    /// The name, if the reporter knows one.
+    pub name: Option<Box<str>>,
+}
+
+impl From<FlowEvent> for LogEvent {
+    fn from(event: FlowEvent) -> Self {
+        Self { event, name: None }
+    }
+}
+
 /// The end of [`channel`] for threads that end flows.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    sender: mpsc::Sender<FlowEvent>,
+    sender: mpsc::Sender<LogEvent>,
     lost: Arc<AtomicU64>,
 }
 
 /// The end of [`channel`] for the flow log.
 #[derive(Debug)]
 pub struct Reports {
-    receiver: mpsc::Receiver<FlowEvent>,
+    receiver: mpsc::Receiver<LogEvent>,
     lost: Arc<AtomicU64>,
 }
 
@@ -61,8 +90,8 @@ pub fn channel() -> (Reporter, Reports) {
 impl Reporter {
     /// Hands `event` over, at once. Its word is the flow's last one. Without a flow log nothing
     /// happens; with one that cannot keep up the event is counted as lost.
-    pub fn report(&self, event: FlowEvent) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(event) {
+    pub fn report(&self, event: impl Into<LogEvent>) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(event.into()) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -70,7 +99,7 @@ impl Reporter {
 
 impl Reports {
     /// The next event, if it is there.
-    pub fn take(&mut self) -> Option<FlowEvent> {
+    pub fn take(&mut self) -> Option<LogEvent> {
         self.receiver.try_recv().ok()
     }
 }
@@ -93,12 +122,13 @@ impl FlowLog {
     ///
     /// If the events cannot be read, or no thread be started.
     pub fn open(folder: &Path, path: &Path, ids: &Ids, reports: Reports) -> Result<Self> {
-        let writer = Writer::start(path, Arc::clone(&reports.lost))?;
+        let writer = Writer::start(LOG, path, Arc::clone(&reports.lost))?;
+        let splices = SpliceTable::open(folder)?;
         Ok(Self {
             events: Some(FlowEvents::open(folder)?),
             reports,
             heads: Heads::default(),
-            lines: LogLines::new(ids, Labels::open(folder)?)
+            lines: LogLines::new(ids, Labels::open(folder)?, splices.names())
                 .with_spilled(SpilledFlows::open(folder)?),
             writer,
         })
@@ -134,7 +164,7 @@ impl FlowLog {
         if self.heads.is_empty() {
             tokio::select! {
                 event = next(&mut self.events) => {
-                    self.heads.ring = Some(event.context("read the flow events")?);
+                    self.heads.ring = Some(event.context("read the flow events")?.into());
                 }
                 Some(event) = self.reports.receiver.recv() => self.heads.report = Some(event),
             }
@@ -152,15 +182,22 @@ impl FlowLog {
     }
 
     /// The next event of both streams that is there.
-    fn next(&mut self) -> Option<FlowEvent> {
+    fn next(&mut self) -> Option<LogEvent> {
         let Self {
             events,
             reports,
             heads,
             ..
         } = self;
-        heads.ring = heads.ring.or_else(|| events.as_mut()?.take());
-        heads.report = heads.report.or_else(|| reports.take());
+        if heads.ring.is_none() {
+            heads.ring = events
+                .as_mut()
+                .and_then(|events| events.take())
+                .map(LogEvent::from);
+        }
+        if heads.report.is_none() {
+            heads.report = reports.take();
+        }
         heads.take()
     }
 }
@@ -202,7 +239,7 @@ mod tests {
             });
         }
         assert_eq!(reports.lost.load(Ordering::Relaxed), 3);
-        assert_eq!(reports.take().unwrap().id, 0);
+        assert_eq!(reports.take().unwrap().event.id, 0);
         let lost = Arc::clone(&reports.lost);
         drop(reports);
         reporter.report(FlowEvent::default());

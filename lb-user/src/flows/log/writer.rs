@@ -1,4 +1,4 @@
-//! The thread that writes the flow log.
+//! The thread that writes a log of lines: of flows, or of requests.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
@@ -26,45 +26,57 @@ const REPORT: Duration = Duration::from_secs(60);
 /// How long the end of the process waits for the disk.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What is written, for messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenLog {
+    /// As in `flow log`.
+    pub(crate) name: &'static str,
+    /// The name of its thread.
+    pub(crate) thread: &'static str,
+    /// Why lines are lost where the file is not the reason.
+    pub(crate) too_fast: &'static str,
+}
+
 /// Writes lines to a file, without ever waiting for it.
-pub(super) struct Writer {
+#[derive(Debug)]
+pub(crate) struct Writer {
     /// None while this is dropped.
     lines: Option<Sender<Vec<u8>>>,
     /// Bytes that wait.
     waiting: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
-    done: Receiver<()>,
+    /// Shared by threads; only the end of the last one waits for it.
+    done: Mutex<Receiver<()>>,
 }
 
 impl Writer {
     /// Starts the thread. `lost` counts the lines that are not written, wherever they were lost.
-    pub(super) fn start(path: &Path, lost: Arc<AtomicU64>) -> Result<Self> {
+    pub(crate) fn start(log: WrittenLog, path: &Path, lost: Arc<AtomicU64>) -> Result<Self> {
         let (lines, texts) = mpsc::channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let written = Arc::clone(&waiting);
         let (finished, done) = mpsc::sync_channel(1);
-        let mut target = LogFile::new(path, Arc::clone(&lost));
+        let mut target = LogFile::new(log, path, Arc::clone(&lost));
         let work = move |()| {
             target.run(&texts, &written);
             // The receiver is gone if the process has ended already.
             let _late: Result<(), mpsc::SendError<()>> = finished.send(());
         };
-        cell_thread::start("lb-flow-log".to_owned(), None, || Ok(()), work)
-            .context("start the thread of the flow log")?;
+        cell_thread::start(log.thread.to_owned(), None, || Ok(()), work)
+            .with_context(|| format!("start the thread of the {}", log.name))?;
         Ok(Self {
             lines: Some(lines),
             waiting,
             lost,
-            done,
+            done: Mutex::new(done),
         })
     }
 
     /// Writes whole lines soon, or counts them as lost.
-    pub(super) fn write(&self, text: Vec<u8>) {
+    pub(crate) fn write(&self, text: Vec<u8>) {
         let (lines, bytes) = (count(&text), text.len());
-        // Only this side adds, so what it sees is never too little.
-        let room = self.waiting.load(Ordering::Relaxed) + bytes <= WAITING;
-        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let room = before.saturating_add(bytes) <= WAITING;
         let sender = self.lines.as_ref().filter(|_| room);
         if sender.is_none_or(|sender| sender.send(text).is_err()) {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
@@ -77,12 +89,14 @@ impl Drop for Writer {
     /// What is there is written, if the disk takes it soon.
     fn drop(&mut self) {
         drop(self.lines.take());
-        let _in_time: Result<(), RecvTimeoutError> = self.done.recv_timeout(FLUSH_TIMEOUT);
+        let done = self.done.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _in_time: Result<(), RecvTimeoutError> = done.recv_timeout(FLUSH_TIMEOUT);
     }
 }
 
 /// The file, as the thread sees it.
 struct LogFile {
+    log: WrittenLog,
     path: PathBuf,
     file: Option<File>,
     /// Device and inode of the file that was written last.
@@ -96,8 +110,9 @@ struct LogFile {
 }
 
 impl LogFile {
-    fn new(path: &Path, lost: Arc<AtomicU64>) -> Self {
+    fn new(log: WrittenLog, path: &Path, lost: Arc<AtomicU64>) -> Self {
         Self {
+            log,
             path: path.to_owned(),
             file: None,
             identity: None,
@@ -179,10 +194,11 @@ impl LogFile {
         self.reported = Some(Instant::now());
         let why = match self.error.take() {
             Some(error) => error.to_string(),
-            None => "flows began and ended faster than the file was written".to_owned(),
+            None => self.log.too_fast.to_owned(),
         };
         tracing::warn!(
-            "{lost} lines of the flow log {} are lost: {why}",
+            "{lost} lines of the {} {} are lost: {why}",
+            self.log.name,
             self.path.display()
         );
     }
@@ -204,6 +220,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use super::*;
+    use crate::flows::log::LOG;
 
     fn lost(target: &LogFile) -> u64 {
         target.lost.load(Ordering::Relaxed)
@@ -215,7 +232,7 @@ mod tests {
         let path = folder.path().join("flows.json");
         fs::write(&path, "old\n").unwrap();
         let lost = Arc::new(AtomicU64::new(0));
-        let writer = Writer::start(&path, Arc::clone(&lost)).unwrap();
+        let writer = Writer::start(LOG, &path, Arc::clone(&lost)).unwrap();
         writer.write(b"a\nb\n".to_vec());
         writer.write(b"c\n".to_vec());
         drop(writer);
@@ -227,7 +244,7 @@ mod tests {
     fn others_may_not_read_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows.json");
-        let mut target = LogFile::new(&path, Arc::default());
+        let mut target = LogFile::new(LOG, &path, Arc::default());
         target.write(b"a\n");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o137, 0, "{mode:o}");
@@ -238,7 +255,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows.json");
         let old = folder.path().join("flows.json.1");
-        let mut target = LogFile::new(&path, Arc::default());
+        let mut target = LogFile::new(LOG, &path, Arc::default());
         target.write(b"a\nhal");
         fs::rename(&path, &old).unwrap();
         target.write(b"b\n");
@@ -258,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_costs_lines_and_they_are_counted() {
-        let mut target = LogFile::new(Path::new("/dev/full"), Arc::default());
+        let mut target = LogFile::new(LOG, Path::new("/dev/full"), Arc::default());
         target.write(b"a\nb\n");
         assert_eq!(lost(&target), 2);
         target.write(b"c\n");
@@ -273,7 +290,7 @@ mod tests {
     fn a_missing_folder_may_come_later() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later/flows.json");
-        let mut target = LogFile::new(&path, Arc::default());
+        let mut target = LogFile::new(LOG, &path, Arc::default());
         target.write(b"a\n");
         assert_eq!(lost(&target), 1);
         fs::create_dir(path.parent().unwrap()).unwrap();
@@ -288,7 +305,7 @@ mod tests {
     fn half_a_line_does_not_spoil_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flows.json");
-        let mut target = LogFile::new(&path, Arc::default());
+        let mut target = LogFile::new(LOG, &path, Arc::default());
         target.write(b"hal");
         assert!(target.broken);
         target.write(b"a\n");
@@ -308,7 +325,7 @@ mod tests {
             .open(&path)
             .unwrap();
         let lost = Arc::new(AtomicU64::new(0));
-        let writer = Writer::start(&path, Arc::clone(&lost)).unwrap();
+        let writer = Writer::start(LOG, &path, Arc::clone(&lost)).unwrap();
         let line = [vec![b'x'; 9999], vec![b'\n']].concat();
         let start = Instant::now();
         for _ in 0..2000 {

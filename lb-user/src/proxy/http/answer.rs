@@ -14,7 +14,7 @@ use hyper::{
 use lb_common::server_name::ServerName;
 
 use super::timeouts::RequestTurn;
-use crate::proxy::dial::select::NoBackend;
+use crate::proxy::{access_log::AccessRecord, dial::select::NoBackend};
 
 /// Why a request gets no answer of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,15 @@ impl RequestRefusal {
             Self::Bad | Self::Coding | Self::Unreached(_) | Self::NoAnswer => None,
         }
     }
+
+    /// What the client has requested, if it is refused for that; none in it: it has sent no name.
+    pub(super) fn refused_name(&self) -> Option<Option<&str>> {
+        match self {
+            Self::Nothing(name) | Self::Close(name) | Self::Denied(name) => Some(name.as_deref()),
+            Self::Bad => Some(None),
+            Self::Coding | Self::Unreached(_) | Self::NoAnswer => None,
+        }
+    }
 }
 
 impl From<NoBackend> for RequestRefusal {
@@ -86,6 +95,7 @@ impl From<NoBackend> for RequestRefusal {
 pub(super) struct AnswerBody {
     body: Either<Incoming, Full<Bytes>>,
     _turn: RequestTurn,
+    record: Option<AccessRecord>,
 }
 
 impl AnswerBody {
@@ -93,7 +103,13 @@ impl AnswerBody {
         Self {
             body: Either::Left(body),
             _turn: turn,
+            record: None,
         }
+    }
+
+    /// The same, with what the access log has of the request.
+    pub(super) fn recorded(self, record: Option<AccessRecord>) -> Self {
+        Self { record, ..self }
     }
 
     /// A status, and nothing else.
@@ -103,6 +119,7 @@ impl AnswerBody {
         let mut answer = Response::new(Self {
             body: Either::Right(Full::from(text)),
             _turn: turn,
+            record: None,
         });
         *answer.status_mut() = status;
         let plain = HeaderValue::from_static("text/plain");
@@ -132,7 +149,12 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let (Some(record), Poll::Ready(Some(Ok(frame)))) = (&mut self.record, &frame) {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            record.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

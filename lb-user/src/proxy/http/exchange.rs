@@ -4,7 +4,7 @@ use http_body_util::{Either, Empty};
 use hyper::{
     Request, Response, StatusCode, Uri,
     body::{Body as _, Incoming},
-    header::{CONNECTION, CONTENT_LENGTH, HeaderValue},
+    header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderValue},
     http::request::Parts,
     upgrade::{self, OnUpgrade},
 };
@@ -23,11 +23,13 @@ use super::{
 use crate::{
     config::Balance,
     proxy::{
+        access_log::{AccessRecord, RequestOutcome},
         connections,
         dial::{
             candidates::ChosenBy,
             select::{BackendConnection, Candidates, NoBackend},
         },
+        refused_names,
         snapshot::{HttpRouting, ProxyService, Routing},
         sockets::prepare,
         splice::handoff::NotSpliced,
@@ -50,6 +52,7 @@ pub(super) async fn exchange(
     talk: &Talk,
 ) -> Result<Response<AnswerBody>, ClosedInSilence> {
     let turn = talk.stages.asked();
+    let host = request.headers().get(HOST).cloned();
     // Of each request, whatever becomes of it: they are counted off.
     let line = talk.lines.next(&request.body().size_hint());
     // The service as it is now: it may have changed since the client has connected.
@@ -61,34 +64,66 @@ pub(super) async fn exchange(
         return Err(ClosedInSilence);
     };
     let counts = &talk.shared.counts;
+    let outcome = RequestOutcome::default();
+    talk.outcome.replace(outcome.clone());
+    let mut record = begin(&request, &service, talk, &outcome);
     let answered = answer(request, line, &service, http, talk).await;
     talk.stages.answered();
     let refused = match answered {
         Ok(Answered::Backend(answer)) => {
+            outcome.answered(answer.status().as_u16());
             let is_first = !talk.is_routed.replace(true);
             counts.of(&service.name, |counted| {
                 counted.routed += u64::from(is_first);
                 counted.requests.routed += 1;
             });
-            return Ok(answer.map(|body| AnswerBody::of_backend(body, turn)));
+            return Ok(answer.map(|body| AnswerBody::of_backend(body, turn).recorded(record)));
         }
-        Ok(Answered::Https(redirect)) => return Ok(redirect(turn)),
+        Ok(Answered::Https(redirect)) => {
+            let answer = redirect(turn);
+            outcome.answered(answer.status().as_u16());
+            return Ok(answer.map(|body| body.recorded(record)));
+        }
         Err(refused) => refused,
     };
+    if let Some(record) = &mut record {
+        record.refused = Some(refused.label());
+    }
     counts.of(&service.name, |counted| {
         counted.refuse_request(refused.label());
         if let Some(name) = refused.name() {
             counted.unrouted(name);
         }
     });
+    if let Some(name) = refused.refused_name() {
+        let of = [talk.shared.network.as_str(), service.name.as_str()];
+        // What is no name is shown as it was sent.
+        let sent = host.map(|host| refused_names::shown(host.as_bytes().iter().copied()));
+        let name = name.or(sent.as_deref());
+        let client = *talk.addresses.client.ip();
+        counts.names.note(of, name, refused.label(), client);
+    }
     let status = refused.status().ok_or(ClosedInSilence)?;
-    let mut answer = AnswerBody::status(status, turn);
+    outcome.answered(status.as_u16());
+    let mut answer = AnswerBody::status(status, turn).map(|body| body.recorded(record));
     if refused == RequestRefusal::Coding {
         // Where such a body ends others may see differently.
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(CONNECTION, close);
     }
     Ok(answer)
+}
+
+/// What the access log has of a request, if there is one.
+fn begin(
+    request: &Request<Incoming>,
+    service: &ProxyService,
+    talk: &Talk,
+    outcome: &RequestOutcome,
+) -> Option<AccessRecord> {
+    let of = [talk.shared.network.as_str(), service.name.as_str()];
+    let ends = [talk.addresses.client, talk.addresses.vip];
+    talk.shared.access.begin(of, ends, request, outcome)
 }
 
 /// What a client gets that is not refused.
@@ -232,6 +267,7 @@ impl PoolClient<'_> {
             Some(upstream) => upstream,
             None => self.fresh(candidates).await?,
         };
+        self.talk.outcome.borrow().sent_to(upstream.address());
         let is_used = upstream.is_used;
         let heard = upstream.heard();
         match upstream.sender().try_send_request(request).await {
@@ -247,6 +283,7 @@ impl PoolClient<'_> {
             }
         }
         let mut upstream = self.fresh(self.candidates()?).await?;
+        self.talk.outcome.borrow().sent_to(upstream.address());
         match upstream.sender().send_request(request).await {
             Ok(answer) => Ok(self.keep(upstream, answer)),
             Err(_) => Err(RequestRefusal::NoAnswer),

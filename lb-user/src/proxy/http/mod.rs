@@ -41,6 +41,7 @@ use self::{
 };
 use super::{
     accept::Context,
+    access_log::RequestOutcome,
     dial::select::ConnectionAddresses,
     snapshot::{HttpRouting, ProxyService},
     sockets::{CLOSE_TIMEOUT, hear_out, prepare, reset_at_close},
@@ -60,6 +61,9 @@ const BAD_REQUEST: &[u8] =
 const GATEWAY_TIMEOUT: &[u8] =
     b"HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
+/// The label of what is no request.
+const NO_REQUEST: &str = "bad_request";
+
 /// What the requests of a client share.
 struct Talk {
     addresses: ConnectionAddresses,
@@ -67,6 +71,8 @@ struct Talk {
     stages: Stages,
     lines: RequestLines,
     upstreams: Upstreams,
+    /// What becomes of the request that is served, for the access log.
+    outcome: RefCell<RequestOutcome>,
     /// Whether a backend has answered one of them.
     is_routed: Cell<bool>,
     /// What this connection turns into, once a backend has agreed.
@@ -128,10 +134,17 @@ pub(super) async fn serve(
         stages: stages.clone(),
         lines: RequestLines::default(),
         upstreams: Upstreams::new(fate.clone(), stages),
+        outcome: RefCell::default(),
         is_routed: Cell::default(),
         joined: RefCell::default(),
     };
     let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
+    if let Some(RefusalLabel::Connection(label @ NO_REQUEST)) = refused {
+        let of = [talk.shared.network.as_str(), service.name.as_str()];
+        counts
+            .names
+            .note(of, None, label, *talk.addresses.client.ip());
+    }
     drop(talk);
     counts.of(&service.name, |counted| match refused {
         Some(RefusalLabel::Connection(label)) => counted.refuse(label),
@@ -214,7 +227,13 @@ async fn converse(
         biased;
         kind = fate.is_doomed() => return (ConnectionEnd::Reset(kind), None),
         result = connection => result,
-        lapse = talk.stages.lapse(times) => return lapsed(lapse),
+        lapse = talk.stages.lapse(times) => {
+            let lapsed = lapsed(lapse);
+            if let ConnectionEnd::Late(answer, _) = lapsed.0 {
+                talk.outcome.borrow().answered(status_of(answer));
+            }
+            return lapsed;
+        }
         () = has_reset(&client) => return gone(talk),
         () = has_left(&client, talk, service.half_closed) => return (ConnectionEnd::Reset(EXPIRED), None),
         wait = talk.stages.recycled(admit) => return match wait {
@@ -250,6 +269,11 @@ const fn lapsed(lapse: Lapse) -> (ConnectionEnd, Option<RefusalLabel>) {
         Lapse::Body(true) | Lapse::Answer => (ConnectionEnd::Reset(EXPIRED), None),
         Lapse::Idle => (ConnectionEnd::Peace, None),
     }
+}
+
+/// The status of an answer that is sent as it stands here.
+fn status_of(answer: &[u8]) -> u16 {
+    if answer == TIMEOUT { 408 } else { 504 }
 }
 
 /// Waits until the client has reset the connection: nothing is read while a request is served.
@@ -301,14 +325,14 @@ fn ended(error: &hyper::Error, talk: &Talk) -> (ConnectionEnd, Option<RefusalLab
         // HTTP/2 without TLS, which is not spoken here; the one answer that hyper leaves to us.
         return (
             ConnectionEnd::Late(BAD_REQUEST, FINISHED),
-            Some(RefusalLabel::Connection("bad_request")),
+            Some(RefusalLabel::Connection(NO_REQUEST)),
         );
     }
     if error.is_parse() {
         // The client has been answered.
         let label = match error.is_parse_too_large() {
             true => "header_too_large",
-            false => "bad_request",
+            false => NO_REQUEST,
         };
         return (ConnectionEnd::Peace, Some(RefusalLabel::Connection(label)));
     }

@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
+    net::SocketAddrV4,
     pin::Pin,
     rc::Rc,
     sync::{
@@ -231,6 +232,11 @@ impl Upstreams {
 impl Upstream {
     pub(super) const fn sender(&mut self) -> &mut SendRequest<ToBackend> {
         &mut self.sender
+    }
+
+    /// Where it leads.
+    pub(super) fn address(&self) -> SocketAddrV4 {
+        self.leg.backend()
     }
 
     /// Bytes that the backend has sent so far.

@@ -11,7 +11,7 @@ use crate::{
     dataplane::affinities::Affinities,
     flows::log,
     proxy::{
-        Counts, Legs, Listeners, ProxyConfig,
+        AccessLog, Counts, Legs, Listeners, ProxyConfig,
         admission::Admission,
         dial::connect::{Dial, Dialers, Dialled, Undialled},
         fair_share::Shares,
@@ -87,6 +87,7 @@ impl Site {
             legs: Legs::new(reporter),
             affinities: Some(Affinities::anonymous()),
             counts: Counts::default(),
+            access: AccessLog::default(),
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),

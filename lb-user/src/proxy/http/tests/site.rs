@@ -23,7 +23,7 @@ use crate::{
     config::{Balance, Otherwise},
     flows::log,
     proxy::{
-        Counts, Legs, Listeners, ProxyConfig,
+        AccessLog, Counts, Legs, Listeners, ProxyConfig,
         accept::Context,
         admission::Admission,
         dial::{
@@ -236,6 +236,7 @@ impl Site {
             legs: Legs::new(reporter),
             affinities: None,
             counts: Counts::default(),
+            access: AccessLog::default(),
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),

@@ -80,6 +80,23 @@ fn who_goes_nowhere_is_told_so() {
         assert_eq!(site.counted().unrouted_names, names.into());
         let answer = site.connect().await.ask("GET / HTTP/1.0\r\n\r\n").await;
         assert_eq!(answer.status(), 421);
+        // What cannot be a name is shown, and does nothing to a terminal.
+        site.get("<script>", "/").await;
+        let names = site.shared.counts.names.read();
+        let mut names: Vec<_> = names
+            .iter()
+            .map(|one| (one.name.as_deref(), one.reason.as_str(), one.count))
+            .collect();
+        names.sort_unstable();
+        let wanted = [
+            (None, "no_match", 1),
+            (Some("127.0.0.1"), "no_match", 1),
+            (Some(r"\x3cscript\x3e"), "bad_request", 1),
+            (Some("a..lab"), "bad_request", 1),
+            (Some("d.lab"), "no_match", 2),
+            (Some("theirs.lab"), "deny_tenant_name", 1),
+        ];
+        assert_eq!(names, wanted);
         let answer = site.connect().await.ask("GET / HTTP/1.1\r\n\r\n").await;
         assert_eq!(answer.status(), 400);
     });

@@ -31,6 +31,15 @@ impl Serialize for Seconds {
     }
 }
 
+/// As [`Seconds`], of a number of microseconds, all of which are behind the point.
+///
+/// # Errors
+///
+/// That of the serializer.
+pub fn of_micros<S: Serializer>(micros: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*micros as f64 / 1_000_000.0)
+}
+
 impl JsonSchema for Seconds {
     fn schema_name() -> Cow<'static, str> {
         "Seconds".into()

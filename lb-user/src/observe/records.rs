@@ -13,7 +13,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::SampledPacket;
-use crate::{api::FlowLine, model::seconds::Seconds};
+use crate::{
+    api::FlowLine,
+    model::seconds::{self, Seconds},
+};
 
 /// `lb status`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -196,11 +199,15 @@ pub struct FlowCounts {
     pub repeated_syns: u64,
     /// Connections that a backend has answered.
     pub connects: u64,
-    /// How long all of these took, from the SYN to the SYN-ACK, in microseconds.
+    /// How long all of these took, from the SYN to the SYN-ACK; to the microsecond.
+    #[serde(rename = "connect_seconds", serialize_with = "seconds::of_micros")]
+    #[schemars(with = "Seconds")]
     pub connect_us: u64,
     /// Connections of shared VIPs of which the backend's first byte has come.
     pub first_bytes: u64,
-    /// How long all of these took, from when the backend was sought, in microseconds.
+    /// How long all of these took, from when the backend was sought; to the microsecond.
+    #[serde(rename = "first_byte_seconds", serialize_with = "seconds::of_micros")]
+    #[schemars(with = "Seconds")]
     pub first_byte_us: u64,
 }
 

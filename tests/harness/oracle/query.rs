@@ -184,7 +184,7 @@ pub struct Service {
 }
 
 /// What is counted of a service or a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 pub struct FlowCounts {
     /// Flows that have begun.
     pub flows: u64,
@@ -202,12 +202,12 @@ pub struct FlowCounts {
     pub repeated_syns: u64,
     /// Connections that were answered.
     pub connects: u64,
-    /// Microseconds of all of these.
-    pub connect_us: u64,
+    /// Seconds of all of these.
+    pub connect_seconds: f64,
     /// Connections of shared VIPs with a first byte.
     pub first_bytes: u64,
-    /// Microseconds of all of these.
-    pub first_byte_us: u64,
+    /// Seconds of all of these.
+    pub first_byte_seconds: f64,
 }
 
 /// One line of `lb backends`.

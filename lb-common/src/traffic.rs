@@ -98,7 +98,7 @@ impl Traffic {
         Self::NONE.plus(bytes)
     }
 
-    /// One packet with so many bytes more: less than [`FULL_BYTES`].
+    /// One packet with so many bytes more: less than 64 GiB.
     #[inline(always)]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes + (1 << PACKETS_AT)))

@@ -10,6 +10,8 @@ use super::MAX_NETWORKS;
 
 /// Numbers of a record.
 pub const NUMBERS: usize = 16;
+const PER_RECORD: u32 = 16;
+const _: () = assert!(NUMBERS == PER_RECORD as usize);
 /// A record: 128 bytes.
 pub type Record = [u64; NUMBERS];
 /// Records in a block, for each that writes them.
@@ -81,15 +83,15 @@ impl ServiceNumber {
     #[inline(always)]
     const fn new(first: u32, index: u32) -> Self {
         Self {
-            record: first + index / NUMBERS as u32,
-            number: index % NUMBERS as u32,
+            record: first + index / PER_RECORD,
+            number: index % PER_RECORD,
         }
     }
 
     /// Packets to the service that were refused for the reason with this number; below 48.
     #[inline(always)]
     pub const fn refused(reason: u32) -> Self {
-        Self::new(REASONS, reason % (3 * NUMBERS as u32))
+        Self::new(REASONS, reason % (3 * PER_RECORD))
     }
 
     /// Connections whose SYN-ACK took a time of this [`bucket`].

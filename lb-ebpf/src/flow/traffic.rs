@@ -116,7 +116,7 @@ pub(crate) fn repeated(entry: &Entry) {
 
 /// The owners that an entry is one flow more for, when it is handed in.
 #[derive(Clone, Copy)]
-pub(crate) enum Flows {
+pub(crate) enum HandedIn {
     /// All of them: the flow is over.
     All = 3,
     /// The backend: the connection goes on with another one.
@@ -129,15 +129,15 @@ pub(crate) enum Flows {
 #[inline(always)]
 pub(crate) fn hand_in(entry: &Entry, earlier: Earlier) {
     let flows = match earlier.is_spliced() {
-        true => Flows::None,
-        false => Flows::All,
+        true => HandedIn::None,
+        false => HandedIn::All,
     };
     if earlier != Earlier::NONE {
         lb_hand_in(entry.id, flows as u32);
     }
 }
 
-/// Hands in an entry that is claimed; `flows` is one of [`Flows`]. Returns 0.
+/// Hands in an entry that is claimed; `flows` is one of [`HandedIn`]. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_hand_in(id: u32, flows: u32) -> u32 {

@@ -15,7 +15,7 @@ use crate::{
         backend_answers,
         entry::Entry,
         events, half_open,
-        traffic::{self, Flows},
+        traffic::{self, HandedIn},
     },
     lookup,
     maps::BACKENDS,
@@ -103,7 +103,7 @@ fn redispatch(entry: &Entry, word: FlowState, id: u32, backend: &Backend) {
     backend_answers::redispatched(entry);
     let (network, _) = entry.owners();
     events::report(entry, word.close(), REDISPATCHED, network);
-    traffic::lb_hand_in(entry.id, Flows::Backend as u32);
+    traffic::lb_hand_in(entry.id, HandedIn::Backend as u32);
     entry.redispatch(id, backend);
     half_open::enter(network, entry.id, claimed);
     let published = claimed.publish();

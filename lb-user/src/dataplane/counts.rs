@@ -127,7 +127,7 @@ impl CountTable {
         })?;
         let blocks = Arc::new(Blocks {
             folder: folder.to_owned(),
-            cpus: u32::try_from(cpus)?,
+            cpus: cpus.get(),
             mapped: RwLock::default(),
         });
         blocks.map_all()?;

@@ -18,7 +18,7 @@ const SCHEME: &str = "bearer";
 
 /// What a request must have.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct AccessRules {
     /// Names in lower case, without a port.
     hosts: BTreeSet<String>,
     token: Option<BearerToken>,
@@ -59,7 +59,7 @@ impl Denied {
     }
 }
 
-impl Access {
+impl AccessRules {
     /// As it is configured.
     pub(super) fn new(http: &AdminHttp, token: Option<BearerToken>) -> Self {
         let own = http.listen.ip();
@@ -129,7 +129,7 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef";
 
-    fn access(listen: &str, hosts: &[&str], token: Option<&str>) -> Access {
+    fn access(listen: &str, hosts: &[&str], token: Option<&str>) -> AccessRules {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let token = token.map(|token| {
@@ -143,10 +143,14 @@ mod tests {
             token_file: None,
             allow_tenant: false,
         };
-        Access::new(&http, token)
+        AccessRules::new(&http, token)
     }
 
-    fn check(access: &Access, uri: &str, headers: &[(HeaderName, &str)]) -> Result<(), Denied> {
+    fn check(
+        access: &AccessRules,
+        uri: &str,
+        headers: &[(HeaderName, &str)],
+    ) -> Result<(), Denied> {
         let mut all = HeaderMap::new();
         for (name, value) in headers {
             all.append(name, value.parse().unwrap());

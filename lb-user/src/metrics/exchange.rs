@@ -19,7 +19,7 @@ use hyper::{
 };
 use tokio::sync::Mutex;
 
-use super::{access::Access, encode::TextFormat, page::Page};
+use super::{access::AccessRules, encode::TextFormat, page::Page};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METHODS: &str = "GET, HEAD";
@@ -56,7 +56,7 @@ impl Answered {
 /// What requests are answered with.
 #[derive(Debug)]
 pub(super) struct Served {
-    pub(super) access: Access,
+    pub(super) access: AccessRules,
     pub(super) page: Mutex<Page>,
     pub(super) answered: Arc<Answered>,
 }
@@ -118,7 +118,7 @@ async fn answer<B>(request: &Request<B>, served: &Served) -> Reply {
 }
 
 /// What a request gets that is not answered, whatever it is for.
-fn refused<B>(request: &Request<B>, access: &Access) -> Option<Reply> {
+fn refused<B>(request: &Request<B>, access: &AccessRules) -> Option<Reply> {
     if let Err(denied) = access.check(request.uri(), request.headers()) {
         return Some(Reply::words(denied.status(), denied.words()));
     }
@@ -172,7 +172,7 @@ mod tests {
         };
         let request = Request::builder().method(method).uri("/metrics");
         let request = request.header("Host", host).body(()).unwrap();
-        let refused = refused(&request, &Access::new(&http, None));
+        let refused = refused(&request, &AccessRules::new(&http, None));
         refused.map(|reply| reply.status.as_u16())
     }
 

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    access::Access,
+    access::AccessRules,
     exchange::{self, Answered, Served},
     page::Page,
     report::ReportRequest,
@@ -146,7 +146,7 @@ async fn serve(
     let answered = Arc::<Answered>::default();
     let looks = Looks::new(readings, Arc::clone(&answered));
     let served = Arc::new(Served {
-        access: Access::new(&settings.http, settings.token),
+        access: AccessRules::new(&settings.http, settings.token),
         page: tokio::sync::Mutex::new(Page::new(looks, requests)),
         answered,
     });

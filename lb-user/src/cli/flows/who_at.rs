@@ -16,7 +16,7 @@ use crate::{
         ask, print, table,
     },
     flows::log::{
-        history::{History, LogFiles, PastFlow},
+        history::{LogFiles, PastFlow, PastFlows},
         moment::Moment,
     },
     observe::{Observer, WhoLine},
@@ -43,7 +43,7 @@ pub(in crate::cli) fn show(snat: SocketAddr, at: Moment, text: &str, show: &Show
         );
     };
     let files = LogFiles::of(path)?;
-    let History { mut flows, since } = files.search(snat, at)?;
+    let PastFlows { mut flows, since } = files.search(snat, at)?;
     // A port that is configured no more has no live flow.
     let live = live_lines(&observer, instance, snat).unwrap_or_default();
     flows.iter_mut().for_each(|flow| note_live(flow, &live));

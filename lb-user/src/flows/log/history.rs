@@ -64,7 +64,7 @@ pub(crate) struct PastFlow {
 
 /// What the files have.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct History {
+pub(crate) struct PastFlows {
     /// The flows, in the order of their ends; those without one are the last.
     pub(crate) flows: Vec<PastFlow>,
     /// The time of the first line.
@@ -132,7 +132,7 @@ impl LogFiles {
     /// # Errors
     ///
     /// If a file cannot be read.
-    pub(crate) fn search(&self, snat: SocketAddr, at: Moment) -> Result<History> {
+    pub(crate) fn search(&self, snat: SocketAddr, at: Moment) -> Result<PastFlows> {
         let mut search = Search::new(snat, at);
         for path in &self.plain {
             let mut read = || -> io::Result<()> {
@@ -190,7 +190,7 @@ struct Search {
     open: HashMap<u32, LoggedLine>,
     /// Ids of flows that began later.
     later: HashSet<u32>,
-    history: History,
+    history: PastFlows,
 }
 
 impl Search {
@@ -200,7 +200,7 @@ impl Search {
             words: format!(r#""snat":"{snat}""#),
             open: HashMap::new(),
             later: HashSet::new(),
-            history: History::default(),
+            history: PastFlows::default(),
         }
     }
 
@@ -271,7 +271,7 @@ impl Search {
         self.history.flows.push(flow);
     }
 
-    fn finish(self) -> History {
+    fn finish(self) -> PastFlows {
         let Self {
             open, mut history, ..
         } = self;

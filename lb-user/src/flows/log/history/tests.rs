@@ -12,7 +12,7 @@ fn line(event: &str, id: u32, second: u32, duration: Option<u32>) -> String {
     )
 }
 
-fn search(lines: &[String], second: i64) -> History {
+fn search(lines: &[String], second: i64) -> PastFlows {
     let first = second * 1000;
     let last = first + 999;
     let mut search = Search::new(SNAT.parse().unwrap(), Moment { first, last });

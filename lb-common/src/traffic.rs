@@ -7,7 +7,15 @@
 //! | 36 | the bytes are full: 64 GiB |
 //! | 37..62 | packets |
 //! | 62 | the packets are full: 2^25 |
-//! | 63 | nothing has come in this direction: the other bits are when the first packet of the flow did, in ns |
+//! | 63 | no data have come in this direction, and the other bits are as below |
+//!
+//! Until then it is the word of a flow that waits for its backend:
+//!
+//! | bits | what |
+//! |---|---|
+//! | 0..45 | when the wait began, in microseconds of the monotonic clock; it begins anew after a year |
+//! | 45..59 | bytes of frames without data |
+//! | 59..63 | such frames |
 //!
 //! What is full is spilled: it goes over to the counts of the flow's service, backend and network at once, and to
 //! what the map `SPILLED` has of the flow.
@@ -18,6 +26,11 @@ const PACKETS_AT: u32 = 37;
 const FULL_BYTES: u64 = 1 << 36;
 const FULL_PACKETS: u64 = 1 << 62;
 const UNANSWERED: u64 = 1 << 63;
+const WAIT_BYTES_AT: u32 = 45;
+const WAIT_PACKETS_AT: u32 = 59;
+const SINCE_MASK: u64 = (1 << WAIT_BYTES_AT) - 1;
+const MAX_WAIT_BYTES: u64 = (1 << (WAIT_PACKETS_AT - WAIT_BYTES_AT)) - 1;
+const MAX_WAIT_PACKETS: u64 = 15;
 const BYTES_MASK: u64 = (1 << PACKETS_AT) - 1;
 
 /// The word of a direction.
@@ -104,37 +117,61 @@ impl Traffic {
         Self(self.0.wrapping_add(bytes + (1 << PACKETS_AT)))
     }
 
-    /// Of the replies of a flow that began at this time of the kernel's monotonic clock, in ns.
+    /// Of the replies of a flow that waits for its backend since this time of the monotonic clock, in microseconds.
     #[inline(always)]
-    pub const fn unanswered_since(ns: u64) -> Self {
-        Self(ns | UNANSWERED)
+    pub const fn unanswered_since(us: u64) -> Self {
+        Self(us & SINCE_MASK | UNANSWERED)
     }
 
-    /// When the flow began, if nothing has come yet.
+    /// Whether it waits still.
     #[inline(always)]
-    pub const fn since(self) -> Option<u64> {
-        match self.0 & UNANSWERED {
-            0 => None,
-            _ => Some(self.0 & !UNANSWERED),
+    pub const fn is_unanswered(self) -> bool {
+        self.0 & UNANSWERED != 0
+    }
+
+    /// How long it has waited at this time, in microseconds.
+    #[inline(always)]
+    pub const fn waited(self, now_us: u64) -> u64 {
+        now_us.wrapping_sub(self.0) & SINCE_MASK
+    }
+
+    /// The same with a frame without data, of so many bytes, while it waits; none where there is no room for it.
+    #[inline(always)]
+    pub const fn wait(self, bytes: u64) -> Option<Self> {
+        let so_far = self.amount();
+        let has_room = so_far.packets < MAX_WAIT_PACKETS && so_far.bytes + bytes <= MAX_WAIT_BYTES;
+        match has_room {
+            false => None,
+            true => Some(Self(
+                self.0 + (bytes << WAIT_BYTES_AT) + (1 << WAIT_PACKETS_AT),
+            )),
         }
     }
 
-    /// What a first packet adds to.
+    /// What the next packet adds to: the wait is over.
     #[inline(always)]
     pub const fn begun(self) -> Self {
-        match self.0 & UNANSWERED {
-            0 => self,
-            _ => Self::NONE,
+        match self.is_unanswered() {
+            false => self,
+            true => {
+                let Amount { bytes, packets } = self.amount();
+                Self(packets << PACKETS_AT | bytes)
+            }
         }
     }
 
     /// How much there is.
     #[inline(always)]
     pub const fn amount(self) -> Amount {
-        let word = self.begun().0;
-        Amount {
-            bytes: word & BYTES_MASK,
-            packets: word >> PACKETS_AT,
+        match self.is_unanswered() {
+            false => Amount {
+                bytes: self.0 & BYTES_MASK,
+                packets: self.0 >> PACKETS_AT,
+            },
+            true => Amount {
+                bytes: self.0 >> WAIT_BYTES_AT & MAX_WAIT_BYTES,
+                packets: self.0 >> WAIT_PACKETS_AT & MAX_WAIT_PACKETS,
+            },
         }
     }
 
@@ -170,16 +207,43 @@ mod tests {
         let word = Traffic::one(60).plus(1514).plus(0);
         assert_eq!(word.amount(), amount(1574, 3));
         assert_eq!(Traffic::from_raw(word.raw()), word);
-        assert_eq!((word.since(), word.is_full()), (None, false));
+        assert!(!word.is_unanswered() && !word.is_full());
     }
 
     #[test]
-    fn what_is_unanswered_has_no_packet() {
-        let word = Traffic::unanswered_since(1_234_567_890_123);
-        assert_eq!(word.since(), Some(1_234_567_890_123));
+    fn what_waits_has_a_time_and_no_data() {
+        // More than a year after the clock began.
+        let since = (3 << WAIT_BYTES_AT) + 1_234_567;
+        let word = Traffic::unanswered_since(since);
+        assert!(word.is_unanswered() && !Traffic::one(60).is_unanswered());
+        assert_eq!(word.waited(since + 20_000), 20_000);
+        assert_eq!(
+            Traffic::unanswered_since(SINCE_MASK).waited(SINCE_MASK + 5),
+            5
+        );
         assert_eq!(word.amount(), Amount::default());
         assert_eq!(word.begun().plus(74).amount(), amount(74, 1));
-        assert_eq!(word.spill(), (Amount::default(), Traffic::NONE));
+        let later = word.wait(66).unwrap().wait(1514).unwrap();
+        assert_eq!(
+            (later.amount(), later.waited(since + 7)),
+            (amount(1580, 2), 7)
+        );
+        assert_eq!(later.begun().plus(100).amount(), amount(1680, 3));
+        assert!(!later.begun().is_unanswered());
+    }
+
+    #[test]
+    fn what_waits_takes_few_packets() {
+        let mut word = Traffic::unanswered_since(SINCE_MASK);
+        for packets in 1..=MAX_WAIT_PACKETS {
+            word = word.wait(66).unwrap();
+            assert_eq!(word.amount(), amount(66 * packets, packets));
+        }
+        assert_eq!(word.wait(0), None);
+        assert_eq!(word.waited(SINCE_MASK), 0);
+        let word = Traffic::unanswered_since(0).wait(MAX_WAIT_BYTES).unwrap();
+        assert_eq!(word.wait(1), None);
+        assert_eq!(word.begun().amount(), amount(MAX_WAIT_BYTES, 1));
     }
 
     /// A word that spills whenever it is full loses nothing, at the greatest sizes and counts.

@@ -5,7 +5,8 @@ use lb_common::{
     conntrack::{ANSWER_TIMEOUT, FlowState},
     maps::counts::{
         BUCKETS, BYTES_REPLY, BYTES_REQUEST, CONNECT_US, CONNECTS, FAILED, FLOWS, NUMBERS,
-        PACKETS_REPLY, PACKETS_REQUEST, REPEATED, Record, ServiceNumber, backend, network, service,
+        PACKETS_REPLY, PACKETS_REQUEST, REPEATED, Record, ServiceNumber, backend, bucket, network,
+        service,
     },
     traffic::{Spilled, Traffic},
     verdict::DropReason,
@@ -15,7 +16,7 @@ use lb_tests::{
     product::program::{DataPlane, Port},
 };
 use lb_user::{
-    dataplane::{counted::Counted, counts::CountTable, spilled::SpilledFlows},
+    dataplane::{counted::Counted, counts::CountTable, flows::monotonic_us, spilled::SpilledFlows},
     model::registry::Kind,
     observe::FlowCounts,
 };
@@ -239,4 +240,25 @@ fn repeated_syns_are_counted(ip: &Family) {
     forwarded(&mut lb, Port::Tenant, &syn);
     assert!(records(&lb).iter().all(|record| record[REPEATED] == 1));
     assert_eq!((shown(&lb).flows, shown(&lb).packets_request), (1, 2));
+}
+
+/// A connect that takes 20 ms is in the bucket of its time.
+#[privileged_test(families)]
+fn the_time_of_a_connect_is_in_its_bucket(ip: &Family) {
+    const LATER: u64 = 20_000;
+    let mut lb = DataPlane::new(ip.config);
+    let syn = request(ip.client_a, ip.api, SYN_ONLY).numbers(CLIENT_ISN, 0);
+    forwarded(&mut lb, Port::Tenant, &syn);
+    let id = DataPlane::flow_id(1024);
+    let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+    assert!(Traffic::from_raw(flow.traffic_reply).is_unanswered());
+    flow.traffic_reply = Traffic::unanswered_since(monotonic_us() - LATER).raw();
+    lb.maps.flows.set(id, &flow, 0).expect("a write");
+    let answer = ip.reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
+    forwarded(&mut lb, Port::Mgmt, &answer);
+    let FlowCounts { connect_us, .. } = shown(&lb);
+    assert!((20_000..10_000_000).contains(&connect_us), "{connect_us}");
+    let [_, service, _] = owners(&lb);
+    let at = ServiceNumber::connected(bucket(connect_us));
+    assert_eq!((number(&lb, service, at), connected(&lb)), (1, 1));
 }

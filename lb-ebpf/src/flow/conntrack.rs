@@ -177,10 +177,9 @@ pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Reply
     if closed.is_some() {
         traffic::note_refusal(&entry);
     }
-    if !word.is_spliced() || traffic::has_begun(&entry, segment.payload) {
-        traffic::count_reply(&entry, frame_bytes(frame));
-    } else {
-        entry.touch();
+    match word.is_spliced() {
+        false => traffic::count_reply(&entry, frame_bytes(frame)),
+        true => traffic::count_spliced_reply(&entry, frame_bytes(frame), segment.payload),
     }
     finish(frame, &hit, closed, Direction::Reply);
     Ok(ReplyFlow::Flow(hit))

@@ -141,7 +141,7 @@ impl Entry {
         store!(self, backend_port, backend.port);
         store!(self, backend_id, backend_id);
         self.set_traffic_request(Traffic::NONE);
-        self.set_traffic_reply(Traffic::unanswered_since(monotonic_ns()));
+        self.set_traffic_reply(Traffic::unanswered_since(monotonic_us()));
         self.repeat(attempt);
     }
 
@@ -246,7 +246,7 @@ impl Entry {
         self.set_traffic_request(Traffic::one(bytes));
         // Nothing says that a datagram asks for an answer.
         self.set_traffic_reply(match key.protocol == IpProto::Tcp as u16 {
-            true => Traffic::unanswered_since(monotonic_ns()),
+            true => Traffic::unanswered_since(monotonic_us()),
             false => Traffic::NONE,
         });
     }
@@ -272,11 +272,12 @@ pub(crate) fn now() -> u32 {
     (ns >> TIME_SHIFT) as u32
 }
 
-/// Monotonic time in ns.
+/// Monotonic time in microseconds.
 #[inline(always)]
-pub(crate) fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_us() -> u64 {
     // SAFETY: the helper has no arguments and no preconditions.
-    unsafe { bpf_ktime_get_ns() }
+    let ns = unsafe { bpf_ktime_get_ns() };
+    ns / 1000
 }
 
 /// Coarse monotonic time in seconds.

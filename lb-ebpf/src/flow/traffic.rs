@@ -7,12 +7,12 @@ use lb_common::{
         BYTES_REPLY, BYTES_REQUEST, CONNECT_US, CONNECTS, FAILED, FIRST_BYTE_US, FIRST_BYTES,
         FLOWS, PACKETS_REPLY, PACKETS_REQUEST, REPEATED, ServiceNumber, bucket,
     },
-    traffic::{Amount, Spilled, Traffic, spill_place},
+    traffic::{Amount, Spilled, spill_place},
 };
 
 use crate::{
     counts::{CountOwners, CpuRecord, note_service},
-    flow::entry::{Entry, monotonic_ns},
+    flow::entry::{Entry, monotonic_us},
     maps::SPILLED,
     subprogram::Earlier,
 };
@@ -46,11 +46,12 @@ pub(crate) extern "C" fn lb_answered(id: u32) -> u32 {
     let Some(entry) = Entry::at(id) else {
         return 0;
     };
-    let Some(since) = entry.traffic_reply().since() else {
+    let waiting = entry.traffic_reply();
+    if !waiting.is_unanswered() {
         return 0;
-    };
-    entry.set_traffic_reply(Traffic::NONE);
-    let us = monotonic_ns().saturating_sub(since) / 1000;
+    }
+    entry.set_traffic_reply(waiting.begun());
+    let us = waiting.waited(monotonic_us());
     let owners = owners(&entry);
     owners.each(|counts, _| {
         counts.add(CONNECTS, 1);
@@ -60,15 +61,21 @@ pub(crate) extern "C" fn lb_answered(id: u32) -> u32 {
     0
 }
 
-/// Whether the backend's data have begun to come, for a flow that was handed over; `payload` is what this segment has.
-/// ACKs before them are not counted.
+/// As [`count_reply`], for a flow that was handed over: it waits for the first data, of which this segment has `payload`
+/// bytes.
 #[inline(always)]
-pub(crate) fn has_begun(entry: &Entry, payload: u16) -> bool {
-    let is_first = entry.traffic_reply().since().is_some();
-    if is_first && payload > 0 {
-        lb_note_first_byte(entry.id);
+pub(crate) fn count_spliced_reply(entry: &Entry, bytes: u64, payload: u16) {
+    let waiting = entry.traffic_reply();
+    if waiting.is_unanswered() {
+        if payload > 0 {
+            lb_note_first_byte(entry.id);
+        } else if let Some(waiting) = waiting.wait(bytes) {
+            entry.set_traffic_reply(waiting);
+            entry.touch();
+            return;
+        }
     }
-    !is_first || payload > 0
+    count_reply(entry, bytes);
 }
 
 /// The first data of the backend have come, for the flow with this id, which was handed over. Returns 0.
@@ -78,10 +85,7 @@ extern "C" fn lb_note_first_byte(id: u32) -> u32 {
     let Some(entry) = Entry::at(id) else {
         return 0;
     };
-    let Some(since) = entry.traffic_reply().since() else {
-        return 0;
-    };
-    let us = monotonic_ns().saturating_sub(since) / 1000;
+    let us = entry.traffic_reply().waited(monotonic_us());
     let owners = owners(&entry);
     owners.each(|counts, _| {
         counts.add(FIRST_BYTES, 1);
@@ -94,7 +98,7 @@ extern "C" fn lb_note_first_byte(id: u32) -> u32 {
 /// The backend has closed the flow: has it ever answered?
 #[inline(always)]
 pub(crate) fn note_refusal(entry: &Entry) {
-    if entry.traffic_reply().since().is_some() {
+    if entry.traffic_reply().is_unanswered() {
         lb_note_failed(entry.id);
     }
 }
@@ -149,7 +153,7 @@ pub(crate) extern "C" fn lb_hand_in(id: u32, flows: u32) -> u32 {
     if sent.packets == 0 && received.packets == 0 {
         return 0;
     }
-    let failed = u64::from(reply.since().is_some());
+    let failed = u64::from(reply.is_unanswered());
     let (first, backend) = (u64::from(flows & 1), u64::from(flows >> 1 & 1));
     owners(&entry).each(|counts, is_backend| {
         let flows = if is_backend { backend } else { first };

@@ -35,7 +35,10 @@ use lb_common::{
 };
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::{flows::FlowOwners, map_of_maps::descriptor};
+use super::{
+    flows::FlowOwners,
+    map_of_maps::{descriptor, pinned},
+};
 
 const NAME: &str = "COUNTS";
 /// Kernel flags of a block: its size may differ from its template's (Linux 5.10), and userspace maps it.
@@ -83,7 +86,7 @@ pub const fn records(owners: FlowOwners) -> [u32; 3] {
 /// What an entry with this word adds to the records of its owners.
 pub fn of_entry(word: FlowState, flow: &Flow) -> Record {
     let (request, reply) = (flow.request(), flow.reply());
-    let is_unanswered = Traffic::from_raw(flow.traffic_reply).since().is_some();
+    let is_unanswered = Traffic::from_raw(flow.traffic_reply).is_unanswered();
     let is_over = word.claimable();
     let mut record = Record::default();
     for (number, amount) in [
@@ -115,7 +118,7 @@ impl CountTable {
         if !folder.join(NAME).exists() {
             return Ok(None);
         }
-        let outer = pinned(folder)?;
+        let outer = pinned(folder, NAME)?;
         let id = outer.info()?.id();
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         opened.retain(|_, blocks| blocks.strong_count() > 0);
@@ -272,8 +275,8 @@ struct OuterCounts {
 impl OuterCounts {
     fn open(folder: &Path) -> Result<Self> {
         Ok(Self {
-            maps: Map::ArrayOfMaps(pinned(folder)?).try_into()?,
-            ids: Map::Array(pinned(folder)?).try_into()?,
+            maps: Map::ArrayOfMaps(pinned(folder, NAME)?).try_into()?,
+            ids: Map::Array(pinned(folder, NAME)?).try_into()?,
         })
     }
 
@@ -285,10 +288,6 @@ impl OuterCounts {
             Err(error) => Err(error).with_context(|| format!("look up block {block} of {NAME}")),
         }
     }
-}
-
-fn pinned(folder: &Path) -> Result<MapData> {
-    MapData::from_pin(folder.join(NAME)).with_context(|| format!("open the pinned map {NAME}"))
 }
 
 /// A number at a place of a block.

@@ -196,14 +196,14 @@ pub fn coarse_now() -> Result<u32> {
     Ok(u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?)
 }
 
-/// The monotonic clock now, in ns; it can always be read.
-pub fn monotonic_ns() -> u64 {
+/// The monotonic clock now, in microseconds; it can always be read.
+pub fn monotonic_us() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
-    let ns = now.ok().and_then(|now| {
+    let us = now.ok().and_then(|now| {
         let seconds = u64::try_from(now.tv_sec()).ok()?;
-        Some(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec()).ok()?)
+        Some(seconds * 1_000_000 + u64::try_from(now.tv_nsec()).ok()? / 1000)
     });
-    ns.unwrap_or_default()
+    us.unwrap_or_default()
 }
 
 /// The mapped numbers of live flows, by the indexes of [`lb_common::maps::usage`], those of backends, and those of

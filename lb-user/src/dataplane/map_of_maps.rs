@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     io::{self, ErrorKind},
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -52,8 +52,7 @@ pub(super) enum Inner<V> {
 pub(super) struct Outer<V> {
     name: &'static str,
     map: ArrayOfMaps<MapData, V>,
-    /// The same map, as the kernel shows it: ids of maps.
-    ids: Array<MapData, u32>,
+    folder: PathBuf,
     held: HeldMaps,
 }
 
@@ -67,16 +66,18 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     where
         ArrayOfMaps<MapData, V>: TryFrom<Map, Error = MapError>,
     {
-        let pin = || {
-            MapData::from_pin(folder.join(name))
-                .with_context(|| format!("open the pinned map {name}"))
-        };
         Ok(Self {
             name,
-            map: Map::ArrayOfMaps(pin()?).try_into()?,
-            ids: Map::Array(pin()?).try_into()?,
+            map: Map::ArrayOfMaps(pinned(folder, name)?).try_into()?,
+            folder: folder.to_owned(),
             held,
         })
+    }
+
+    /// The same map, as the kernel shows it: ids of maps. It is opened where it is needed, which is seldom: one
+    /// descriptor less for each thread that has the maps.
+    fn ids(&self) -> Result<Array<MapData, u32>> {
+        Ok(Map::Array(pinned(&self.folder, self.name)?).try_into()?)
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -128,7 +129,10 @@ impl<V: FromMapData + InnerMap> Outer<V> {
             .iter()
             .map(|(_, inner)| inner.fd().as_fd().as_raw_fd());
         let values: Vec<u32> = values.map(i32::cast_unsigned).collect();
-        if batch::update(&self.ids, &keys, &values).is_err() {
+        let updated = self
+            .ids()
+            .and_then(|ids| batch::update(&ids, &keys, &values));
+        if updated.is_err() {
             // Before Linux 5.19 it takes them one by one, and waits after each.
             return inners
                 .iter()
@@ -150,9 +154,10 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     pub(super) fn let_go(&self) -> Result<()> {
         let mut held = self.held.all();
         let mut gone = Vec::new();
+        let ids = self.ids()?;
         for (place, known) in held.iter().filter(|((name, _), _)| *name == self.name) {
             let known = MapData::from_fd(known.try_clone()?)?.info()?.id();
-            let now = match self.ids.get(&place.1, 0) {
+            let now = match ids.get(&place.1, 0) {
                 Ok(now) => Some(now),
                 Err(MapError::KeyNotFound) => None,
                 Err(error) => return Err(error.into()),
@@ -173,6 +178,10 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     pub(super) fn hold(&self) -> Result<()> {
         (0..self.len()).try_for_each(|index| self.get(index).map(drop))
     }
+}
+
+pub(super) fn pinned(folder: &Path, name: &str) -> Result<MapData> {
+    MapData::from_pin(folder.join(name)).with_context(|| format!("open the pinned map {name}"))
 }
 
 /// Whether the kernel opens a map by its id for this process no more.

@@ -163,49 +163,169 @@ pub(super) fn seconds(us: u64) -> f64 {
     us as f64 / 1_000_000.0
 }
 
-/// Declares the metrics of the counts of one kind of objects.
-macro_rules! counts {
-    ($(#[doc = $about:literal])* $ROWS:ident: $Row:ty, $object:literal { $($name:literal $help:literal = |$counts:ident| $value:expr;)+ }) => {
-        $(#[doc = $about])*
-        pub(super) const $ROWS: &[Metric<$Row>] = &[$(Metric {
-            name: concat!("lb_", $object, $name),
-            kind: MetricType::Counter,
-            help: $help,
-            value: |row: &$Row| {
-                let $counts = &row.counts;
-                $value
-            },
-        }),+];
-    };
-    ($($ROWS:ident: $Row:ty, $object:literal;)+) => {$(
-        counts! {
-            $ROWS: $Row, $object {
-                "_new_flows_total" "Flows that have begun." = |counts| number(counts, FLOWS);
-                "_request_bytes_total" "Bytes from clients: of frames, and of data where the process copies." = |counts| number(counts, BYTES_REQUEST);
-                "_request_frames_total" "Frames from clients; not of connections that the process copies." = |counts| number(counts, PACKETS_REQUEST);
-                "_reply_bytes_total" "Bytes from backends, as those from clients." = |counts| number(counts, BYTES_REPLY);
-                "_reply_frames_total" "Frames from backends, as those from clients." = |counts| number(counts, PACKETS_REPLY);
-                "_failed_connects_total" "Connections that were not answered, or refused." = |counts| number(counts, FAILED);
-                "_repeated_syns_total" "SYNs that clients have repeated because there was no answer." = |counts| number(counts, REPEATED);
-                "_connects_total" "Connections that a backend has answered." = |counts| number(counts, CONNECTS);
-                "_connects_seconds_total" "How long all of these took, from the SYN to the SYN-ACK." = |counts| sum(counts, CONNECT_US);
-                "_first_bytes_total" "Connections of shared VIPs of which the backend's first byte has come." = |counts| number(counts, FIRST_BYTES);
-                "_first_bytes_seconds_total" "How long all of these took, from when the backend was sought." = |counts| sum(counts, FIRST_BYTE_US);
-            }
-        }
-    )+};
+/// One that there is none of yet has no sample.
+fn some(counts: &Record, place: usize) -> Option<Value> {
+    counts
+        .get(place)
+        .copied()
+        .filter(|count| *count > 0)
+        .map(Value::Whole)
 }
 
 fn sum(counts: &Record, place: usize) -> Option<Value> {
-    let us = counts.get(place).copied()?;
+    let us = counts.get(place).copied().filter(|us| *us > 0)?;
     Some(Value::Real(seconds(us)))
 }
 
-counts! {
-    NETWORK_COUNTS: NetworkCounts, "network";
-    SERVICE_COUNTS: ServiceCounts, "service";
-    BACKEND_COUNTS: BackendCounts, "backend";
+/// A metric of what is counted of one kind of objects.
+macro_rules! counted {
+    ($object:literal new_flows) => {
+        counted!(
+            $object,
+            "_new_flows_total",
+            "Flows that have begun.",
+            number,
+            FLOWS
+        )
+    };
+    ($object:literal request_bytes) => {
+        counted!(
+            $object,
+            "_request_bytes_total",
+            "Bytes from clients: of frames, and of data where the process copies.",
+            number,
+            BYTES_REQUEST
+        )
+    };
+    ($object:literal request_frames) => {
+        counted!(
+            $object,
+            "_request_frames_total",
+            "Frames from clients; not of connections that the process copies.",
+            number,
+            PACKETS_REQUEST
+        )
+    };
+    ($object:literal reply_bytes) => {
+        counted!(
+            $object,
+            "_reply_bytes_total",
+            "Bytes from backends, as those from clients.",
+            number,
+            BYTES_REPLY
+        )
+    };
+    ($object:literal reply_frames) => {
+        counted!(
+            $object,
+            "_reply_frames_total",
+            "Frames from backends, as those from clients.",
+            number,
+            PACKETS_REPLY
+        )
+    };
+    ($object:literal failed_connects) => {
+        counted!(
+            $object,
+            "_failed_connects_total",
+            "Connections that were not answered, or refused.",
+            number,
+            FAILED
+        )
+    };
+    ($object:literal repeated_syns) => {
+        counted!(
+            $object,
+            "_repeated_syns_total",
+            "SYNs that clients have repeated because there was no answer.",
+            number,
+            REPEATED
+        )
+    };
+    ($object:literal connects) => {
+        counted!(
+            $object,
+            "_connects_total",
+            "Connections that a backend has answered.",
+            number,
+            CONNECTS
+        )
+    };
+    ($object:literal connects_seconds) => {
+        counted!(
+            $object,
+            "_connects_seconds_total",
+            "How long all of these took, from the SYN to the SYN-ACK.",
+            sum,
+            CONNECT_US
+        )
+    };
+    ($object:literal first_bytes) => {
+        counted!(
+            $object,
+            "_first_bytes_total",
+            "Connections of shared VIPs of which the backend's first byte has come.",
+            some,
+            FIRST_BYTES
+        )
+    };
+    ($object:literal first_bytes_seconds) => {
+        counted!(
+            $object,
+            "_first_bytes_seconds_total",
+            "How long all of these took, from when the backend was sought.",
+            sum,
+            FIRST_BYTE_US
+        )
+    };
+    ($object:literal, $name:literal, $help:literal, $value:ident, $place:ident) => {
+        Metric {
+            name: concat!("lb_", $object, $name),
+            kind: MetricType::Counter,
+            help: $help,
+            value: |row| $value(&row.counts, $place),
+        }
+    };
 }
+
+pub(super) const NETWORK_COUNTS: &[Metric<NetworkCounts>] = &[
+    counted!("network" new_flows),
+    counted!("network" request_bytes),
+    counted!("network" request_frames),
+    counted!("network" reply_bytes),
+    counted!("network" reply_frames),
+    counted!("network" failed_connects),
+    counted!("network" repeated_syns),
+    counted!("network" connects),
+    counted!("network" connects_seconds),
+    counted!("network" first_bytes),
+    counted!("network" first_bytes_seconds),
+];
+
+/// Times are in the histograms.
+pub(super) const SERVICE_COUNTS: &[Metric<ServiceCounts>] = &[
+    counted!("service" new_flows),
+    counted!("service" request_bytes),
+    counted!("service" request_frames),
+    counted!("service" reply_bytes),
+    counted!("service" reply_frames),
+    counted!("service" failed_connects),
+    counted!("service" repeated_syns),
+];
+
+/// Repeated SYNs are among the answers of backends.
+pub(super) const BACKEND_COUNTS: &[Metric<BackendCounts>] = &[
+    counted!("backend" new_flows),
+    counted!("backend" request_bytes),
+    counted!("backend" request_frames),
+    counted!("backend" reply_bytes),
+    counted!("backend" reply_frames),
+    counted!("backend" failed_connects),
+    counted!("backend" connects),
+    counted!("backend" connects_seconds),
+    counted!("backend" first_bytes),
+    counted!("backend" first_bytes_seconds),
+];
 
 /// A histogram of a service.
 pub(super) struct TimesMetric {

@@ -93,16 +93,20 @@ impl Collector for MetricsSnapshot {
     }
 }
 
-/// A histogram of services; without a service it is left out.
+/// A histogram of the services that have a time in it.
 fn write_times(
     metric: &TimesMetric,
     rows: &[TimesRow],
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    if rows.is_empty() {
+    let TimesMetric { name, help, times } = metric;
+    let mut rows = rows
+        .iter()
+        .filter(|row| times(row).buckets.iter().any(|count| *count > 0))
+        .peekable();
+    if rows.peek().is_none() {
         return Ok(());
     }
-    let TimesMetric { name, help, times } = metric;
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for row in rows {
         let TimesOf { buckets, us } = (times)(row);

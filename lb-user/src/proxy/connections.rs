@@ -26,6 +26,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+pub use super::leg_counts::CopyDirection;
 use super::{
     fair_share::TakenShare,
     leg_counts::{self, LegCounts},
@@ -124,15 +125,6 @@ pub enum NotBegun {
     Cut,
 }
 
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyDirection {
-    /// From the client.
-    ToBackend,
-    /// From the backend.
-    ToClient,
-}
-
 /// What is known of a leg before it begins.
 pub struct NewLeg<'s> {
     /// The client's connection.
@@ -149,7 +141,7 @@ pub struct NewLeg<'s> {
     pub name: Option<String>,
     /// The most connections that its backend may have.
     pub max_connections: Option<u32>,
-    /// When its backend was sought, in ns of the monotonic clock.
+    /// When its backend was sought, in microseconds of the monotonic clock.
     pub since: u64,
     /// How long the backend took to take the connection, in microseconds.
     pub connected_us: u64,
@@ -474,7 +466,7 @@ impl Leg {
         self.half_closed.load(Ordering::Relaxed)
     }
 
-    /// When its backend was sought, in ns of the monotonic clock.
+    /// When its backend was sought, in microseconds of the monotonic clock.
     pub(super) const fn since(&self) -> u64 {
         self.counts.since()
     }

@@ -8,18 +8,26 @@ use lb_common::maps::counts::{
     ServiceNumber, backend, bucket, network, service,
 };
 
-use super::connections::CopyDirection;
 use crate::dataplane::{
     counts::{CountTable, records},
-    flows::{FlowOwners, monotonic_ns},
+    flows::{FlowOwners, monotonic_us},
 };
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyDirection {
+    /// From the client.
+    ToBackend,
+    /// From the backend.
+    ToClient,
+}
 
 /// Of one leg.
 #[derive(Debug)]
 pub(super) struct LegCounts {
     table: Option<CountTable>,
     owners: FlowOwners,
-    /// When its backend was sought, in ns of the monotonic clock.
+    /// When its backend was sought, in microseconds of the monotonic clock.
     since: u64,
     has_answered: AtomicBool,
 }
@@ -66,7 +74,7 @@ impl LegCounts {
     }
 
     fn first_byte(&self) {
-        let us = monotonic_ns().saturating_sub(self.since) / 1000;
+        let us = monotonic_us().saturating_sub(self.since);
         self.add(FIRST_BYTES, 1);
         self.add(FIRST_BYTE_US, us);
         self.note(ServiceNumber::first_byte(bucket(us)));

@@ -83,9 +83,11 @@ fn e14_a_service_that_is_down_is_one_event() -> Result<()> {
     wait_for(&lb, &["up"; 4], SOON)?;
     thread::sleep(SETTLED);
     let found = events(&lb)?;
-    let [back] = found.as_slice() else {
-        bail!("one event wanted, found {found:?}");
+    // What happened before the kill is still known.
+    let [before, back] = found.as_slice() else {
+        bail!("two events wanted, found {found:?}");
     };
+    assert_eq!(*before, down);
     ensure!(
         back.starts_with("pool echo-a: service up again: backend "),
         "{back}"

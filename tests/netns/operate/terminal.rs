@@ -177,7 +177,7 @@ fn what_follows_the_events_ends_with_its_reader() -> Result<()> {
     lb.reload(&config().service("echo-a", |service| service.with("idle_timeout: 3m")))?;
     let (program, instance) = (binary("LB_BIN", "lb")?, topology.run());
     let words = format!(
-        "{} events --follow --instance {instance} | head -1",
+        "{} events --follow --instance {instance} | head -2",
         program.display()
     );
     let mut shell = Command::new("timeout");

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     config::ProxyProtocol,
-    dataplane::{affinities::AffineClient, flows::monotonic_ns},
+    dataplane::{affinities::AffineClient, flows::monotonic_us},
     proxy::{
         accept::Context,
         connections::{Guard, NewLeg, NotBegun},
@@ -221,7 +221,7 @@ impl Candidates {
         let descriptor = shared.descriptors.socket(service.network);
         let descriptor = descriptor.map_err(NoBackend::without_descriptor)?;
         let mut why = NoBackend::Unreachable;
-        let (start, since) = (Instant::now(), monotonic_ns());
+        let (start, since) = (Instant::now(), monotonic_us());
         let backends = self.backends();
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {

@@ -402,8 +402,8 @@ impl PortLease {
     }
 
     /// What the backend sends goes to the client from now on, by this splice. The client expects the first of
-    /// `numbers` next and the backend the second, both in the backend's numbers. The backend was sought at `since`, in ns
-    /// of the monotonic clock.
+    /// `numbers` next and the backend the second, both in the backend's numbers. The backend was sought at `since`, in
+    /// microseconds of the monotonic clock.
     ///
     /// # Errors
     ///

@@ -128,8 +128,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, for this user and root, and for `group` once that lets members in. The folder is made if there is none. A socket that is
-    /// there already is that of a process that has ended: the caller has the lock of the instance.
+    /// Listens at `path`, for this user and root, and for `group` once that lets members in. The folder is made if there
+    /// is none. A socket that is there already is that of a process that has ended: the caller has the lock of the
+    /// instance.
     ///
     /// # Errors
     ///

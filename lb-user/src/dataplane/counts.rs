@@ -89,6 +89,10 @@ pub fn of_entry(word: FlowState, flow: &Flow) -> Record {
     let is_unanswered = Traffic::from_raw(flow.traffic_reply).is_unanswered();
     let is_over = word.claimable();
     let mut record = Record::default();
+    if request.packets == 0 && reply.packets == 0 {
+        // It is over since before an upgrade from a version that counted bytes alone; the data plane does the same.
+        return record;
+    }
     for (number, amount) in [
         (BYTES_REQUEST, request.bytes),
         (PACKETS_REQUEST, request.packets),
@@ -345,6 +349,25 @@ mod tests {
         table.add(backend(7), FLOWS, 1);
         table.add(record, NUMBERS, 1);
         assert_eq!(table.get(backend(7)), Record::default(), "no block");
+    }
+
+    /// What an older data plane has left of a flow that is over, and of one that goes on.
+    #[test]
+    fn bytes_without_a_frame_are_of_an_older_data_plane() {
+        let old = Flow {
+            traffic_request: 5_000,
+            traffic_reply: 70_000,
+            ..Flow::default()
+        };
+        let word = FlowState::default().claim(false).publish();
+        assert_eq!(of_entry(word.close(), &old), Record::default());
+        let goes_on = Flow {
+            traffic_request: Traffic::from_raw(5_000).plus(66).raw(),
+            ..old
+        };
+        let record = of_entry(word, &goes_on);
+        assert_eq!((record[BYTES_REQUEST], record[PACKETS_REQUEST]), (5_066, 1));
+        assert_eq!((record[FLOWS], record[BYTES_REPLY]), (1, 70_000));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The history of an instance: what has happened to it, and who ordered it.
+//! The history of an instance: what has happened to it, and which user ordered it.
 //!
 //! Events have numbers, which go on over restarts and take-overs. The latest are in memory (`ring`), from where
 //! the admin socket answers; all of them go to a file of the state folder (`file`), which a thread of its own

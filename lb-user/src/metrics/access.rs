@@ -45,7 +45,7 @@ impl Denied {
         }
     }
 
-    /// For the operator, who may be on the other end.
+    /// For the operator at the other end of the connection.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Self::NoHost => "the request has no Host, or several",

@@ -1,4 +1,4 @@
-//! The names that shared VIPs have refused, for an operator who looks for one that is misspelt.
+//! The names that shared VIPs have refused, for an operator that looks for a misspelt one.
 //!
 //! As many are kept of each service, which is for the clients of one network, and of these the client with the
 //! most loses one for the next: neither another network nor a client that sends names at random takes them away.

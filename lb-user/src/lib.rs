@@ -2,7 +2,7 @@
 //!
 //! A change: load -> validate -> desired -> plan -> apply. [`config`] loads and validates, [`control`] does the rest,
 //! and [`sources`] says where the text comes from. [`daemon`] is `lb run`, [`cli`] the command line, [`observe`] reads
-//! what is live, [`admin`] is the socket of a running control plane, [`api`] has its messages, [`events`] is the history
+//! what is live, [`reports`] joins that with what the control plane knows, [`admin`] is the socket of a running control plane, [`api`] has its messages, [`events`] is the history
 //! of an instance, and [`metrics`] serves Prometheus.
 //!
 //! [`proxy`] serves shared VIPs, with headers of [`proxy_protocol`]; [`flows`] ends flows, [`health`] checks backends.
@@ -28,5 +28,6 @@ pub mod network;
 pub mod observe;
 pub mod proxy;
 pub mod proxy_protocol;
+pub mod reports;
 pub mod sources;
 pub mod system;

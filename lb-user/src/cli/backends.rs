@@ -1,48 +1,32 @@
 //! `lb backends`: what is in the maps, and what the control plane knows of their health; and `lb backend`,
 //! which overrides it.
 
-pub(super) mod report;
-
-use std::{
-    collections::{BTreeSet, HashMap},
-    io::{self, Write as _},
-};
+use std::io::{self, Write as _};
 
 use anyhow::{Context as _, Result};
 
-use self::report::{BackendReport, BackendsReport, HealthReport, LastCheckReport};
 use super::{
     arguments::{self, Format, Show},
     ask::{self, RefusedCommand},
-    print::{self, ago},
-    table,
+    observed, print, table,
 };
 use crate::{
-    api::{BackendHealth, ControlStatus, Override, Request},
-    health::{CheckOutcome, HealthVerdict},
-    observe::{BackendLine, Observer, SynCounts},
+    api::Request,
+    health::CheckOutcome,
+    model::ago::ago,
+    observe::{BackendLine, SynCounts},
+    reports::backends::{BackendReport, BackendsReport, LastCheckReport},
 };
-
-/// The state of a backend that fails with all others of its pool, though it answers.
-pub(super) const SERVICE_DOWN: &str = "service down";
 
 /// Those of a pool, or in a state, or all.
 pub(super) fn show(pool: Option<&str>, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
-    let observer = Observer::open(&show.instance.name)?;
+    let observer = observed::open(&show.instance.name)?;
     let health = ask::health(&show.instance.name);
-    let mut backends = observer.backends()?;
-    let known = health.as_ref().map_or(&[][..], |status| &status.backends);
-    for retired in known.iter().filter(|backend| backend.retired) {
-        backends.extend(observer.retired_backend(retired.id)?);
-    }
-    let (status, why) = match health {
-        Ok(status) => (Some(status), None),
-        Err(why) => (None, Some(why)),
-    };
-    if let Some(pool) = pool.filter(|pool| !backends.iter().any(|line| line.pool == *pool)) {
+    let why = health.as_ref().err().cloned();
+    let mut lines = BackendsReport::new(&observer, health)?.backends;
+    if let Some(pool) = pool.filter(|pool| !lines.iter().any(|one| one.line.pool == *pool)) {
         return Err(RefusedCommand::usage(format!("no pool is called {pool:?}")).into());
     }
-    let mut lines = join(backends, status);
     lines.retain(|backend| {
         let is_of_pool = pool.is_none_or(|pool| backend.line.pool == pool);
         let is_in_state = state.is_none_or(|state| has_state(&backend.state, state));
@@ -65,62 +49,6 @@ pub(super) fn show(pool: Option<&str>, state: Option<&str>, wide: bool, show: &S
 pub(super) fn change(change: arguments::OperatorChange) -> Result<()> {
     let (name, change, show) = change.parts();
     ask::order(&Request::Backend { name, change }, false, &show).map(drop)
-}
-
-/// Each backend with what is known of it, by its id.
-fn join(backends: Vec<BackendLine>, status: Option<ControlStatus>) -> Vec<BackendReport> {
-    let (known, interfaces) = status
-        .map(|status| (status.backends, status.interfaces))
-        .unwrap_or_default();
-    let interfaces = interfaces.into_values();
-    let unreachable: BTreeSet<u32> = interfaces.flat_map(|one| one.unreachable).collect();
-    let known = known.into_iter();
-    let mut known: HashMap<u32, BackendHealth> =
-        known.map(|backend| (backend.id, backend)).collect();
-    let lines = backends.into_iter().map(|line| {
-        let health = line.id.and_then(|id| known.remove(&id));
-        let state = |health: &BackendHealth| state(health, unreachable.contains(&health.id));
-        BackendReport {
-            state: health.as_ref().map_or_else(|| "unknown".to_owned(), state),
-            line,
-            health: health.map(HealthReport::from),
-        }
-    });
-    lines.collect()
-}
-
-/// The verdict of the checks, or that the service behind the pool is down, and what overrules it: a next hop that does not answer, and the operator.
-fn state(health: &BackendHealth, is_unreachable: bool) -> String {
-    let mut state = match (health.checked, health.verdict) {
-        (false, _) => "unchecked",
-        (true, HealthVerdict::Unknown) => "unknown",
-        (true, HealthVerdict::Up) => "up",
-        (true, HealthVerdict::NotReady | HealthVerdict::Dead) if health.service_down => {
-            SERVICE_DOWN
-        }
-        (true, HealthVerdict::NotReady) => "not ready",
-        (true, HealthVerdict::Dead) => "dead",
-    }
-    .to_owned();
-    if is_unreachable {
-        state.push_str(", unreachable");
-    }
-    if health.unresponsive {
-        state.push_str(", unresponsive");
-    }
-    match health.overridden {
-        Some(Override::Drain) => state.push_str(", drained"),
-        Some(Override::Disable) => state.push_str(", disabled"),
-        Some(Override::Weight { weight }) => state.push_str(&format!(", weight {weight}")),
-        Some(Override::Enable) | None => {}
-    }
-    if health.backup {
-        state.push_str(", backup");
-    }
-    if health.retired {
-        state.push_str(", removed");
-    }
-    state
 }
 
 /// Whether a state has this part: `up, drained` is both.
@@ -205,8 +133,12 @@ fn last_check(last: &LastCheckReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::samples, *};
-    use crate::api::{InterfaceStatus, LastCheck};
+    use super::*;
+    use crate::{
+        api::{BackendHealth, ControlStatus, LastCheck},
+        health::HealthVerdict,
+        reports::{backends::join, samples},
+    };
 
     fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
         samples::backend(id, "p", verdict)
@@ -236,118 +168,6 @@ mod tests {
 
     fn control(backends: Vec<BackendHealth>) -> Option<ControlStatus> {
         Some(samples::control(backends))
-    }
-
-    #[test]
-    fn a_state_is_what_checks_and_operators_say() {
-        for (verdict, words) in [
-            (HealthVerdict::Unknown, "unknown"),
-            (HealthVerdict::Up, "up"),
-            (HealthVerdict::NotReady, "not ready"),
-            (HealthVerdict::Dead, "dead"),
-        ] {
-            assert_eq!(state(&health(1, verdict), false), words);
-            let of_service = BackendHealth {
-                service_down: true,
-                ..health(1, verdict)
-            };
-            let is_failing = matches!(words, "not ready" | "dead");
-            let wanted = if is_failing { "service down" } else { words };
-            assert_eq!(state(&of_service, false), wanted);
-            let unreachable = format!("{words}, unreachable");
-            assert_eq!(state(&health(1, verdict), true), unreachable);
-        }
-        let of = |overridden, retired| {
-            let health = BackendHealth {
-                overridden,
-                retired,
-                ..health(1, HealthVerdict::Up)
-            };
-            state(&health, false)
-        };
-        assert_eq!(of(Some(Override::Drain), false), "up, drained");
-        assert_eq!(of(Some(Override::Disable), false), "up, disabled");
-        assert_eq!(
-            of(Some(Override::Weight { weight: 7 }), false),
-            "up, weight 7"
-        );
-        assert_eq!(of(None, true), "up, removed");
-        let backup = BackendHealth {
-            backup: true,
-            ..health(1, HealthVerdict::Up)
-        };
-        assert_eq!(state(&backup, false), "up, backup");
-        let unchecked = BackendHealth {
-            checked: false,
-            ..health(1, HealthVerdict::Unknown)
-        };
-        assert_eq!(state(&unchecked, false), "unchecked");
-        let unresponsive = BackendHealth {
-            unresponsive: true,
-            ..unchecked.clone()
-        };
-        assert_eq!(state(&unresponsive, false), "unchecked, unresponsive");
-        let drained = BackendHealth {
-            overridden: Some(Override::Drain),
-            ..unchecked
-        };
-        assert_eq!(state(&drained, true), "unchecked, unreachable, drained");
-    }
-
-    #[test]
-    fn a_backend_behind_a_silent_next_hop_is_unreachable() {
-        let up = [1, 2].map(|id| health(id, HealthVerdict::Up));
-        let mut known = samples::control(up.to_vec());
-        let interface = InterfaceStatus {
-            mode: "native".to_owned(),
-            carrier: true,
-            unreachable: [2].into(),
-        };
-        known.interfaces.insert("mgmt".to_owned(), interface);
-        let lines = join(vec![line(Some(1)), line(Some(2))], Some(known));
-        let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
-        assert_eq!(states, ["up", "up, unreachable"]);
-    }
-
-    #[test]
-    fn backends_and_their_health_meet_by_id() {
-        let up = BackendHealth {
-            last: Some(last()),
-            ..health(1, HealthVerdict::Up)
-        };
-        let known = control(vec![health(2, HealthVerdict::Dead), up]);
-        let lines = join(
-            vec![line(Some(1)), line(Some(2)), line(Some(3)), line(None)],
-            known,
-        );
-        let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
-        assert_eq!(states, ["up", "dead", "unknown", "unknown"]);
-        let mut json = serde_json::to_value(&lines).unwrap();
-        assert_eq!(json[1]["address"], "10.0.0.2:80");
-        assert_eq!(json[1]["health"]["verdict"], "dead");
-        assert_eq!(json[3]["share"], 33.4);
-        assert!(json[3]["health"].is_null() && json[3]["next_hop"].is_null());
-        assert_eq!(
-            json[0]["health"].take(),
-            serde_json::json!({
-                "checked": true,
-                "verdict": "up",
-                "effective_weight": 1.0,
-                "overridden": null,
-                "last": {
-                    "outcome": { "result": "good", "words": "200 OK" },
-                    "took_seconds": 0.003,
-                    "age_seconds": 2.1,
-                },
-                "since_seconds": null,
-                "transitions": 0,
-                "drain_seconds": null,
-                "retired": false,
-                "backup": false,
-                "unresponsive": false,
-                "service_down": false,
-            })
-        );
     }
 
     #[test]

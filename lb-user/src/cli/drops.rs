@@ -4,32 +4,16 @@ mod last_look;
 pub(super) mod names;
 
 use anyhow::Result;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
-    print::{self, ago},
-    table,
+    observed, print, table,
 };
-use crate::{
-    model::seconds::Seconds,
-    observe::{DropLine, Observer, SampledPacket},
-};
-
-/// The answer of `-o json`.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct DropsReport {
-    /// Reasons that packets were dropped or refused for, by hook and network; none without such packets.
-    drops: Vec<DropLine>,
-    /// How long ago the last look was, if `since_last` of the drops is known: the last run of this command with this
-    /// format.
-    seconds: Option<Seconds>,
-}
+use crate::{model::ago::ago, observe::SampledPacket, reports::drops::DropsReport};
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let Show { instance, output } = show;
-    let mut drops = Observer::open(&instance.name)?.drops()?;
+    let mut drops = observed::open(&instance.name)?.drops()?;
     let since = last_look::note(&instance.name, output.format, &mut drops);
     if output.format == Format::Json {
         let seconds = since.seconds;

@@ -1,12 +1,9 @@
 //! `lb events`: what has happened, a line each; of an instance that does not run, what it has left.
 
-pub(super) mod report;
-
 use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
-use self::report::{EventReport, EventsReport};
 use super::{
     arguments::{Format, Show},
     ask::OTHER_ANSWER,
@@ -17,6 +14,7 @@ use crate::{
     api::{Answer, Event, Request},
     dataplane::pins::Pins,
     events::file::{self, time},
+    reports::events::{EventReport, EventsReport},
     system::{escape::escaped, output},
 };
 

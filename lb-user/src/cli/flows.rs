@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{
     arguments::{Format, Show},
     ask::{self, RefusedCommand},
-    print, table,
+    observed, print, table,
 };
 use crate::{
     api::{Filter, FlowLine, Request},
@@ -35,7 +35,7 @@ pub(super) struct WhoReport {
 
 /// The live flows that are meant, in any state or one.
 pub(super) fn show(filter: &Filter, state: Option<&str>, wide: bool, show: &Show) -> Result<()> {
-    let observer = Observer::open(&show.instance.name)?;
+    let observer = observed::open(&show.instance.name)?;
     let legs = ask::legs(&show.instance.name, filter);
     let flows = match observer.choose(filter) {
         Ok(choices) => observer.flows(&choices)?,
@@ -63,7 +63,7 @@ pub(super) fn kill(filter: Filter, show: &Show) -> Result<()> {
 
 pub(super) fn who(snat: SocketAddr, show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let flows = live_lines(&Observer::open(instance)?, instance, snat)?;
+    let flows = live_lines(&observed::open(instance)?, instance, snat)?;
     let report = WhoReport { flows };
     let is_json = show.output.format == Format::Json;
     if is_json {

@@ -1,147 +1,20 @@
-//! `lb health`: whether everything serves, in one line and an exit code for monitoring; and the first lines of
-//! `lb status`.
+//! `lb health`: whether everything serves, in one line and an exit code for monitoring.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
-    ask, color,
-    print::{self, ago_seconds},
-    status::see_from_there,
+    ask, color, observed, print,
 };
-use crate::{
-    api::{ConfigStatus, ControlStatus, Staleness, UpCount},
-    observe::{ELSEWHERE, MISSING, NetworkStatus, Observer},
+use crate::reports::{
+    health::{State, Summary},
+    status::see_from_there,
 };
 
 /// Exit code where nothing is known.
 const UNKNOWN: u8 = 3;
-
-/// How the instance is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum State {
-    /// Everything serves.
-    Ok,
-    /// Something does not: see the problems.
-    Degraded,
-    /// The instance is not up, or no control plane reports.
-    Unknown,
-}
-
-/// How the instance is, and what is wrong with it.
-#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub(super) struct Summary {
-    pub(super) state: State,
-    /// What does not serve, or why nothing is known, a line each.
-    pub(super) problems: Vec<String>,
-    /// Backends that take new flows, of all pools.
-    pub(super) backends_up: usize,
-    /// Backends that are configured.
-    pub(super) backends: usize,
-    /// Those of them that the operator has drained or disabled.
-    pub(super) backends_out: usize,
-    /// Why the file is not what runs; null if it is, or nothing is known.
-    pub(super) stale: Option<String>,
-}
-
-impl Summary {
-    /// Of these networks and pools.
-    pub(super) fn new<'p>(
-        networks: &[NetworkStatus],
-        pools: impl IntoIterator<Item = &'p str>,
-        control: &Result<ControlStatus, String>,
-    ) -> Self {
-        let networks = networks.iter().filter_map(network_problem);
-        let control = match control {
-            Ok(control) => control,
-            Err(why) => return Self::unknown([why.clone()].into_iter().chain(networks)),
-        };
-        let counts = control.pools();
-        let down = pools.into_iter().filter_map(|pool| {
-            let count = counts.get(pool).copied().unwrap_or_default();
-            (count.up == 0).then(|| pool_problem(pool, count, control))
-        });
-        let wrong = control
-            .wrong
-            .iter()
-            .map(|(object, why)| format!("{object}: {why}"));
-        let problems: Vec<String> = networks.chain(down).chain(wrong).collect();
-        Self {
-            state: match problems.is_empty() {
-                true => State::Ok,
-                false => State::Degraded,
-            },
-            problems,
-            backends_up: counts.values().map(|count| count.up).sum(),
-            backends: counts.values().map(|count| count.of).sum(),
-            backends_out: control.backends.iter().filter(|one| one.is_out()).count(),
-            stale: stale(&control.config),
-        }
-    }
-
-    /// With the reason first.
-    fn unknown(problems: impl IntoIterator<Item = String>) -> Self {
-        Self {
-            state: State::Unknown,
-            problems: problems.into_iter().collect(),
-            backends_up: 0,
-            backends: 0,
-            backends_out: 0,
-            stale: None,
-        }
-    }
-
-    /// In one line.
-    pub(super) fn line(&self) -> String {
-        let problems = self.problems.join("; ");
-        let stale = self.stale.as_ref();
-        let stale = stale.map(|why| format!("; configuration is stale: {why}"));
-        let stale = stale.unwrap_or_default();
-        let backends = self.counted();
-        match self.state {
-            State::Ok => format!("ok: {backends}{stale}"),
-            State::Degraded => format!("degraded: {problems}; {backends}{stale}"),
-            State::Unknown => format!("unknown: {problems}"),
-        }
-    }
-
-    /// With a line for each problem.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let backends = self.counted();
-        let (first, problems) = match (self.state, self.problems.split_first()) {
-            (State::Degraded, _) => (format!("degraded: {backends}"), self.problems.as_slice()),
-            (State::Unknown, Some((why, others))) => (format!("unknown: {why}"), others),
-            // What is stale has a line of its own in `lb status`.
-            _ => (format!("ok: {backends}"), &[][..]),
-        };
-        let problems = problems.iter().map(|problem| format!("  {problem}"));
-        std::iter::once(first).chain(problems).collect()
-    }
-
-    fn counted(&self) -> String {
-        let (up, of) = (self.backends_up, self.backends);
-        let out = match self.backends_out {
-            0 => String::new(),
-            out => format!(", {out} drained or disabled"),
-        };
-        format!("{up} of {of} backends up{out}")
-    }
-
-    /// With `strict` a configuration that is stale is as bad as a pool that does not serve.
-    fn exit_code(&self, strict: bool) -> ExitCode {
-        match self.state {
-            State::Ok if strict && self.stale.is_some() => ExitCode::FAILURE,
-            State::Ok => ExitCode::SUCCESS,
-            State::Degraded => ExitCode::FAILURE,
-            State::Unknown => ExitCode::from(UNKNOWN),
-        }
-    }
-}
 
 /// Prints it; the exit code is that of the state.
 pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
@@ -151,26 +24,21 @@ pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
         Format::Json => print::report(&summary)?,
         Format::Table => print::line(color::line(&summary.line()))?,
     }
-    Ok(summary.exit_code(strict))
+    Ok(exit_code(&summary, strict))
 }
 
-/// Why the file is not what runs, in short, and how long ago that was.
-fn stale(config: &ConfigStatus) -> Option<String> {
-    let stale = config.stale.as_ref()?;
-    Some(match config.staleness {
-        Some(Staleness {
-            reason,
-            age_seconds,
-        }) => {
-            format!("{} ({} ago)", reason.words(), ago_seconds(age_seconds))
-        }
-        // Of a control plane of before: as `lb status` has it.
-        None => stale.clone(),
-    })
+/// With `strict` a configuration that is stale is as bad as a pool that does not serve.
+fn exit_code(summary: &Summary, strict: bool) -> ExitCode {
+    match summary.state {
+        State::Ok if strict && summary.stale.is_some() => ExitCode::FAILURE,
+        State::Ok => ExitCode::SUCCESS,
+        State::Degraded => ExitCode::FAILURE,
+        State::Unknown => ExitCode::from(UNKNOWN),
+    }
 }
 
 fn summary(instance: &str) -> Result<Summary> {
-    let observer = Observer::open(instance)?;
+    let observer = observed::open(instance)?;
     let mut networks = observer.networks()?;
     let control = ask::health(instance);
     if let Ok(control) = &control {
@@ -179,240 +47,35 @@ fn summary(instance: &str) -> Result<Summary> {
     Ok(Summary::new(&networks, observer.pools(), &control))
 }
 
-/// Why a pool takes no new flows.
-fn pool_problem(pool: &str, count: UpCount, control: &ControlStatus) -> String {
-    let of_pool = control.backends.iter().filter(|one| one.pool == pool);
-    let answering = of_pool.clone().filter(|one| one.service_down).count();
-    if answering > 0 {
-        return format!(
-            "pool {pool}: service down: {count} backends up, though {answering} answer"
-        );
-    }
-    let good = of_pool.filter(|one| one.is_good()).count();
-    if good == 0 {
-        return format!("pool {pool}: {count} backends up");
-    }
-    let good = UpCount {
-        up: good,
-        of: count.of,
-    };
-    format!("pool {pool}: {good} backends up, less than min_up: new clients are refused")
-}
-
-/// Why a network carries nothing.
-fn network_problem(network: &NetworkStatus) -> Option<String> {
-    let NetworkStatus {
-        name, interface, ..
-    } = network;
-    let problem = match network {
-        NetworkStatus { mode: MISSING, .. } => format!("no interface {interface}"),
-        NetworkStatus {
-            mode: ELSEWHERE, ..
-        } => format!("interface {interface} is in another network namespace than this command"),
-        NetworkStatus {
-            mode: "detached", ..
-        } => format!("no program on {interface}"),
-        NetworkStatus { stopped: true, .. } => "stopped (on_stop: drop)".to_owned(),
-        NetworkStatus { carrier: false, .. } => format!("no carrier on {interface}"),
-        _ => return None,
-    };
-    Some(format!("network {name}: {problem}"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::samples::{backend, control},
-        *,
-    };
+    use super::*;
     use crate::{
-        api::{BackendHealth, Override, StaleReason},
         health::HealthVerdict,
-        observe::RingStatus,
+        reports::samples::{backend, control},
     };
-
-    fn network(change: impl Fn(&mut NetworkStatus)) -> NetworkStatus {
-        let mut network = NetworkStatus {
-            name: "tenant-a".to_owned(),
-            role: "tenant".to_owned(),
-            interface: "eth0".to_owned(),
-            vlan: None,
-            carrier: true,
-            mode: "native",
-            peer_without_program: false,
-            stopped: false,
-            mtu: 1500,
-            mss: 1460,
-            cell: None,
-            flows: 0,
-            max_flows: None,
-            counts: None,
-            quotas: Vec::new(),
-            half_open: RingStatus::default(),
-            udp_flows: RingStatus::default(),
-            unrested: 0,
-            unreported: 0,
-            icmp_floor: 0,
-        };
-        change(&mut network);
-        network
-    }
-
-    #[test]
-    fn a_pool_that_serves_with_some_of_its_backends_is_well() {
-        let backends = vec![
-            backend(1, "p", HealthVerdict::Up),
-            backend(1, "p", HealthVerdict::Dead),
-            BackendHealth {
-                checked: false,
-                ..backend(1, "q", HealthVerdict::Unknown)
-            },
-        ];
-        let found = Summary::new(&[network(|_| {})], ["p", "q"], &Ok(control(backends)));
-        assert_eq!(found.line(), "ok: 2 of 3 backends up");
-        assert_eq!(found.lines(), ["ok: 2 of 3 backends up"]);
-    }
-
-    #[test]
-    fn a_pool_without_a_backend_that_is_up_is_named() {
-        let drained = BackendHealth {
-            overridden: Some(Override::Drain),
-            ..backend(1, "q", HealthVerdict::Up)
-        };
-        let retired = BackendHealth {
-            retired: true,
-            ..backend(1, "r", HealthVerdict::Up)
-        };
-        let backends = vec![
-            backend(1, "p", HealthVerdict::Dead),
-            backend(1, "p", HealthVerdict::Unknown),
-            backend(1, "p", HealthVerdict::NotReady),
-            drained,
-            retired,
-        ];
-        let found = Summary::new(&[], ["p", "q", "r"], &Ok(control(backends)));
-        assert_eq!(
-            found.lines(),
-            [
-                "degraded: 0 of 4 backends up, 1 drained or disabled",
-                "  pool p: 0/3 backends up",
-                "  pool q: 0/1 backends up",
-                "  pool r: 0/0 backends up",
-            ]
-        );
-        assert_eq!(
-            found.line(),
-            "degraded: pool p: 0/3 backends up; pool q: 0/1 backends up; pool r: 0/0 backends up; \
-             0 of 4 backends up, 1 drained or disabled"
-        );
-        // They fail together, but for one that does not answer.
-        let mut backends = [1, 2, 3].map(|id| BackendHealth {
-            service_down: id < 3,
-            ..backend(id, "p", HealthVerdict::Dead)
-        });
-        backends[0].verdict = HealthVerdict::NotReady;
-        let found = Summary::new(&[], ["p"], &Ok(control(backends.into())));
-        assert_eq!(
-            found.problems,
-            ["pool p: service down: 0/3 backends up, though 2 answer"]
-        );
-        // With a share in none of them, below `min_up`.
-        let refused = BackendHealth {
-            effective_weight: 0,
-            ..backend(1, "p", HealthVerdict::Up)
-        };
-        let backends = vec![refused, backend(1, "p", HealthVerdict::Dead)];
-        let found = Summary::new(&[], ["p"], &Ok(control(backends)));
-        assert_eq!(
-            found.line(),
-            "degraded: pool p: 1/2 backends up, less than min_up: new clients are refused; \
-             0 of 2 backends up"
-        );
-    }
-
-    #[test]
-    fn what_carries_nothing_is_named_once() {
-        let networks = [
-            network(|network| {
-                network.mode = MISSING;
-                network.carrier = false;
-            }),
-            network(|network| network.carrier = false),
-            network(|network| network.stopped = true),
-            network(|network| network.mode = "detached"),
-            network(|network| {
-                network.mode = ELSEWHERE;
-                network.carrier = false;
-            }),
-        ];
-        let mut control = control(Vec::new());
-        let why = "the program is another one's".to_owned();
-        control.wrong.insert("interface eth0".to_owned(), why);
-        assert_eq!(
-            Summary::new(&networks, [], &Ok(control)).problems,
-            [
-                "network tenant-a: no interface eth0",
-                "network tenant-a: no carrier on eth0",
-                "network tenant-a: stopped (on_stop: drop)",
-                "network tenant-a: no program on eth0",
-                "network tenant-a: interface eth0 is in another network namespace than this command",
-                "interface eth0: the program is another one's",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_stale_configuration_is_in_the_line_and_strictly_an_error() {
-        let stale = |staleness| {
-            let mut control = control(vec![backend(1, "p", HealthVerdict::Up)]);
-            control.config.stale = Some("refused: lb.yaml:7: x".to_owned());
-            control.config.staleness = staleness;
-            Summary::new(&[], ["p"], &Ok(control))
-        };
-        let found = stale(Some(Staleness {
-            reason: StaleReason::Refused,
-            age_seconds: 305,
-        }));
-        let ok = "ok: 1 of 1 backends up";
-        assert_eq!(
-            found.line(),
-            format!("{ok}; configuration is stale: the last reload was refused (5m5s ago)")
-        );
-        // It stands behind that in `lb status`.
-        assert_eq!(found.lines(), [ok]);
-        assert_eq!(found.exit_code(false), ExitCode::SUCCESS);
-        assert_eq!(found.exit_code(true), ExitCode::FAILURE);
-        let before = stale(None);
-        assert!(before.line().ends_with("is stale: refused: lb.yaml:7: x"));
-        let fresh = control(vec![backend(1, "p", HealthVerdict::Up)]);
-        let fresh = Summary::new(&[], ["p"], &Ok(fresh));
-        assert_eq!(
-            (fresh.line(), fresh.exit_code(true)),
-            (ok.to_owned(), ExitCode::SUCCESS)
-        );
-    }
 
     #[test]
     fn the_exit_code_is_that_of_the_state() {
-        let of = |control| Summary::new(&[], ["p"], &control).exit_code(false);
+        let of = |control| exit_code(&Summary::new(&[], ["p"], &control), false);
         let up = control(vec![backend(1, "p", HealthVerdict::Up)]);
         assert_eq!(of(Ok(up)), ExitCode::SUCCESS);
         assert_eq!(of(Ok(control(Vec::new()))), ExitCode::FAILURE);
-        let silent = Err("no control plane runs".to_owned());
-        assert_eq!(of(silent.clone()), ExitCode::from(3));
-        let missing = network(|network| network.mode = MISSING);
-        let found = Summary::new(&[missing], [], &silent);
-        let network = "network tenant-a: no interface eth0";
         assert_eq!(
-            found.line(),
-            format!("unknown: no control plane runs; {network}")
+            of(Err("no control plane runs".to_owned())),
+            ExitCode::from(3)
         );
-        assert_eq!(
-            found.lines(),
-            [
-                "unknown: no control plane runs".to_owned(),
-                format!("  {network}")
-            ]
-        );
+    }
+
+    #[test]
+    fn a_stale_configuration_is_strictly_an_error() {
+        let mut stale = control(vec![backend(1, "p", HealthVerdict::Up)]);
+        let code = |control: &_, strict| exit_code(&Summary::new(&[], ["p"], control), strict);
+        let fresh = Ok(stale.clone());
+        assert_eq!(code(&fresh, true), ExitCode::SUCCESS);
+        stale.config.stale = Some("refused: lb.yaml:7: x".to_owned());
+        let stale = Ok(stale);
+        assert_eq!(code(&stale, false), ExitCode::SUCCESS);
+        assert_eq!(code(&stale, true), ExitCode::FAILURE);
     }
 }

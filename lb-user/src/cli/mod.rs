@@ -17,6 +17,7 @@ mod events;
 mod flows;
 mod health;
 mod nodes;
+mod observed;
 mod prepare;
 mod print;
 mod run;
@@ -223,9 +224,6 @@ fn log_filter(wanted: Option<&str>, default: &str) -> (EnvFilter, Option<String>
         }
     }
 }
-
-#[cfg(test)]
-mod samples;
 
 #[cfg(test)]
 mod tests {

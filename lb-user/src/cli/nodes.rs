@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use super::{
     arguments::{Format, NodeChange, Show},
-    ask, print, table,
+    ask, observed, print, table,
 };
 use crate::{
     api::{BackendHealth, ControlStatus, Filter, FlowLine, Override, Request, UpCount},
-    observe::{NodeLine, Observer},
+    observe::NodeLine,
 };
 
 /// Characters of the columns that list something, so that a line fits into 100 columns.
@@ -55,7 +55,7 @@ struct NodeReport {
 /// All nodes.
 pub(super) fn show(show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let nodes = Observer::open(instance)?.nodes()?;
+    let nodes = observed::open(instance)?.nodes()?;
     let control = ask::health(instance);
     let legs = ask::legs(instance, &Filter::default());
     let known = control.as_ref().ok();
@@ -175,11 +175,11 @@ fn some(words: &[String], width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::samples::{backend, control},
-        *,
+    use super::*;
+    use crate::{
+        health::HealthVerdict,
+        reports::samples::{backend, control},
     };
-    use crate::health::HealthVerdict;
 
     fn line() -> NodeLine {
         NodeLine {

@@ -5,18 +5,22 @@ use serde_json::Value;
 
 use super::{
     ask::ChangeReport,
-    backends::report::BackendsReport,
     check::CheckReport,
-    drops::{DropsReport, names::NamesReport},
-    events::report::{EventReport, EventsReport},
     flows::{FlowsReport, WhoReport, who_at::WhoAtReport},
-    health::Summary,
     nodes::NodesReport,
-    services::ServicesReport,
-    status::StatusReport,
     version::VersionReport,
 };
-use crate::model::report::Versioned;
+use crate::{
+    model::report::Versioned,
+    reports::{
+        backends::BackendsReport,
+        drops::{DropsReport, NamesReport},
+        events::{EventReport, EventsReport},
+        health::Summary,
+        services::ServicesReport,
+        status::StatusReport,
+    },
+};
 
 /// What stands in an object beside properties of its own.
 const COMPOSING: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];

@@ -1,96 +1,46 @@
 //! `lb services`.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io::{self, Write as _},
 };
 
 use anyhow::{Context as _, Result};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
-    ask,
-    backends::SERVICE_DOWN,
-    print, table,
+    ask, observed, print, table,
 };
 use crate::{
     api::{ControlStatus, UpCount},
-    observe::{Observer, ServiceLine},
+    observe::ServiceLine,
+    reports::{
+        backends::SERVICE_DOWN,
+        services::{ServiceReport, ServicesReport},
+    },
 };
-
-/// The answer of `-o json`.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct ServicesReport {
-    /// What the VIPs listen on, a line for each address and port.
-    services: Vec<ServiceReport>,
-}
-
-/// One line.
-#[derive(Debug, Serialize, JsonSchema)]
-struct ServiceReport {
-    #[serde(flatten)]
-    line: ServiceLine,
-    /// Backends of its pools that take new flows; null if no control plane reports it.
-    backends_up: Option<usize>,
-    /// Backends of its pools; null as that is.
-    backends: Option<usize>,
-    /// Those of its pools whose backends all fail, though they answer: the service behind them is down, and not their
-    /// nodes.
-    pools_down: Vec<String>,
-}
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let services = Observer::open(instance)?.services()?;
+    let observer = observed::open(instance)?;
     let control = ask::health(instance);
-    let counts = control.as_ref().ok().map(|control| control.pools());
-    let down = control.as_ref().map(ControlStatus::services_down);
-    let down = down.unwrap_or_default();
-    let lines = services
-        .into_iter()
-        .map(|line| join(line, counts.as_ref(), &down));
+    let report = ServicesReport::new(&observer, &control)?;
     let why = control.as_ref().err();
     if show.output.format == Format::Json {
-        let services = lines.collect();
-        print::report(&ServicesReport { services })?;
+        print::report(&report)?;
         return why.map_or(Ok(()), |why| {
             writeln!(io::stderr(), "health is unknown: {why}").context("write to standard error")
         });
     }
+    let counts = control.as_ref().ok().map(ControlStatus::pools);
+    let services = report.services.iter();
     table::print(
         ["SERVICE", "NETWORK", "LISTEN", "POOL", "UP", "FLOWS"],
-        lines.flat_map(|service| rows(&service, counts.as_ref())),
+        services.flat_map(|service| rows(service, counts.as_ref())),
     )?;
     match why {
         Some(why) => print::line(format_args!("\nhealth is unknown: {why}")),
         None => Ok(()),
-    }
-}
-
-/// A service with how many backends its pools have up.
-fn join(
-    line: ServiceLine,
-    counts: Option<&BTreeMap<&str, UpCount>>,
-    down: &BTreeSet<&str>,
-) -> ServiceReport {
-    let is_down = |pool: &&String| down.contains(pool.as_str());
-    let of_pools = counts.map(|counts| {
-        let pools = line
-            .pools
-            .iter()
-            .filter_map(|pool| counts.get(pool.as_str()));
-        pools.fold(UpCount::default(), |sum, count| UpCount {
-            up: sum.up + count.up,
-            of: sum.of + count.of,
-        })
-    });
-    ServiceReport {
-        backends_up: of_pools.map(|count| count.up),
-        backends: of_pools.map(|count| count.of),
-        pools_down: line.pools.iter().filter(is_down).cloned().collect(),
-        line,
     }
 }
 
@@ -139,7 +89,10 @@ fn rows(service: &ServiceReport, counts: Option<&BTreeMap<&str, UpCount>>) -> Ve
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::reports::services::join;
 
     fn line(pools: &[&str]) -> ServiceLine {
         ServiceLine {

@@ -1,77 +1,43 @@
 //! `lb status`.
 
-use std::{collections::BTreeMap, mem};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::{
     arguments::{Format, Show},
     ask::{self, command},
-    color,
-    health::Summary,
-    print::{self, ago, ago_seconds},
-    table,
+    color, observed, print, table,
 };
 use crate::{
-    api::{ConfigStatus, ControlStatus, ServiceStats, ShareUse},
-    network::namespace,
-    observe::{MISSING, NetworkStatus, Observer, RingStatus, SnatStatus, Status, Verdicts},
+    api::{ConfigStatus, ServiceStats, ShareUse},
+    model::ago::{ago, ago_seconds},
+    observe::{NetworkStatus, RingStatus, SnatStatus, Verdicts},
+    reports::status::StatusReport,
 };
-
-/// The answer of `-o json`.
-#[derive(Serialize, JsonSchema)]
-pub(super) struct StatusReport {
-    /// As of `lb health`.
-    health: Summary,
-    #[serde(flatten)]
-    status: Status,
-    /// Where the configuration stands; null if no control plane reports it.
-    config: Option<ConfigStatus>,
-    /// What something has taken away or changed, and could not be mended yet: of what, and why.
-    wrong: BTreeMap<String, String>,
-    /// What became of the clients of each shared VIP, by the names of their services.
-    shared: BTreeMap<String, ServiceStats>,
-    /// What the clients of each network have of what shared VIPs divide among them.
-    divided: BTreeMap<String, ShareUse>,
-}
 
 pub(super) fn show(show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let observer = Observer::open(instance)?;
-    let mut status = observer.status()?;
+    let observer = observed::open(instance)?;
     let mut control = ask::health(instance);
-    let is_elsewhere = match &control {
-        Ok(control) => see_from_there(&mut status.networks, control),
-        Err(_) => false,
-    };
-    let health = Summary::new(&status.networks, observer.pools(), &control);
-    let of_control = control.as_mut().map(|control| {
-        let (wrong, shared) = (
-            mem::take(&mut control.wrong),
-            mem::take(&mut control.shared),
-        );
-        (wrong, shared, mem::take(&mut control.divided))
-    });
-    let (wrong, shared, divided) = of_control.unwrap_or_default();
-    let config = control.map(|control| control.config);
+    let report = StatusReport::new(&observer, &mut control)?;
     if show.output.format == Format::Json {
-        let config = config.ok();
-        return print::report(&StatusReport {
-            health,
-            status,
-            config,
-            wrong,
-            shared,
-            divided,
-        });
+        return print::report(&report);
     }
+    let StatusReport {
+        health,
+        status,
+        shared,
+        divided,
+        is_elsewhere,
+        ..
+    } = report;
     for line in health.lines() {
         print::line(color::line(&line))?;
     }
     let (name, version) = (&status.instance, status.lb_version);
     print::line(format_args!("instance {name}, version {version}"))?;
+    let config = control.map(|control| control.config);
     for line in config_words(&config, instance) {
         print::line(color::line(&line))?;
     }
@@ -107,23 +73,6 @@ pub(super) fn show(show: &Show) -> Result<()> {
 /// The line where the interfaces are in another network namespace.
 const ELSEWHERE: &str =
     "interfaces as the control plane sees them: this command runs in another network namespace";
-
-/// Takes interfaces as a control plane in another namespace sees them; returns whether it is in another.
-pub(super) fn see_from_there(networks: &mut [NetworkStatus], control: &ControlStatus) -> bool {
-    if control.namespace == 0 || control.namespace == namespace::own() {
-        return false;
-    }
-    for network in networks {
-        let seen = control.interfaces.get(&network.name);
-        network.mode = match seen.map(|seen| seen.mode.as_str()) {
-            None => MISSING,
-            Some("native") => "native",
-            Some(_) => "generic",
-        };
-        network.carrier = seen.is_some_and(|seen| seen.carrier);
-    }
-    true
-}
 
 /// Where the configuration stands, or why that is not known.
 fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<String> {

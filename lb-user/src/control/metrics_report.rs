@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::control_loop::Control;
-use crate::metrics::report::{AppliedNames, ControlReport, Waiting};
+use crate::{
+    metrics::report::{ControlReport, Waiting},
+    model::names::AppliedNames,
+};
 
 impl Control {
     /// Where everything stands, with the names of what is applied.

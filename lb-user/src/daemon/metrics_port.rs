@@ -10,10 +10,8 @@ use crate::{
     api::Severity,
     config::{BearerToken, Config, Network, Role},
     control::control_loop::Control,
-    metrics::{
-        ListenState, MetricsServer, MetricsSettings,
-        report::{AppliedNames, ReportRequest},
-    },
+    metrics::{ListenState, MetricsServer, MetricsSettings, report::ReportRequest},
+    model::names::AppliedNames,
 };
 
 /// Requests for a report that wait; the one thread sends one at a time.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::{api::ControlStatus, config::Config, model::registry::Ids};
+use crate::{api::ControlStatus, model::names::AppliedNames};
 
 /// A request for a report, which is sent there.
 pub type ReportRequest = oneshot::Sender<ControlReport>;
@@ -20,15 +20,6 @@ pub struct ControlReport {
     pub reloads: ReloadCounts,
     /// What is still to be done.
     pub waiting: Waiting,
-}
-
-/// The names of what is applied.
-#[derive(Clone, Debug)]
-pub struct AppliedNames {
-    /// The configuration.
-    pub config: Config,
-    /// The ids of everything in it.
-    pub ids: Ids,
 }
 
 /// How often the configuration was to be changed since the process began.

@@ -16,7 +16,7 @@ use super::{
     counts::{CountRows, HighMarks},
     exchange::Answered,
     process::{self, ProcessReading, ThreadTimes},
-    report::{AppliedNames, ControlReport},
+    report::ControlReport,
     rising::{Rising, Width},
     rows::{
         AnsweredRow, BackendRow, BuildRow, FramesRow, InstanceRow, InterfaceRow, NetworkRow,
@@ -29,6 +29,7 @@ use crate::{
     config::{self, Config, Network},
     dataplane::readings::Readings,
     model::{
+        names::AppliedNames,
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
     },

@@ -1,8 +1,18 @@
-//! Names of the registry, and numbers of protocols.
+//! Names of the registry and of what is applied, and numbers of protocols.
 
 use std::net::IpAddr;
 
-use crate::config::{self, Protocol};
+use super::registry::Ids;
+use crate::config::{self, Config, Protocol};
+
+/// The names of what is applied.
+#[derive(Clone, Debug)]
+pub struct AppliedNames {
+    /// The configuration.
+    pub config: Config,
+    /// The ids of everything in it.
+    pub ids: Ids,
+}
 
 /// The registry's name of a backend: in another network or under another address it is another
 /// backend, because its flows cannot follow it there; under another port it is the same.

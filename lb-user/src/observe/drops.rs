@@ -35,7 +35,7 @@ impl Observer {
                         let sample = self.maps.sample(network, reason as u32)?;
                         let own = sample.filter(|sample| sample.hook == hook as u16);
                         let name = self.name(Kind::Network, u32::from(network));
-                        let sample = |sample| line(sample, now, &name, &self.config);
+                        let sample = |sample| line(sample, now, &name, self.config());
                         lines.push(DropLine {
                             hook: hook.label(),
                             reason: reason.label(),

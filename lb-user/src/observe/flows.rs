@@ -22,7 +22,7 @@ use crate::{
         idle::{self, Policy},
         log::clock::millis_since,
     },
-    model::{registry::Kind, snat::SnatSlot},
+    model::{names::AppliedNames, registry::Kind, snat::SnatSlot},
 };
 
 impl Observer {
@@ -32,7 +32,7 @@ impl Observer {
     ///
     /// As `flows::filter::choose`.
     pub fn choose(&self, filter: &Filter) -> Result<Vec<FlowChoice>, String> {
-        choose(filter, &self.ids)
+        choose(filter, self.ids())
     }
 
     /// The live flows that one of the choices is of, in order of their ids.
@@ -128,11 +128,11 @@ impl<'o> FlowNames<'o> {
     fn new(observer: &'o Observer) -> Result<Self> {
         let Observer {
             pins,
-            ids,
-            config,
+            names,
             labels,
             ..
         } = observer;
+        let AppliedNames { config, ids } = &**names;
         let by_id = |kind| ids.of(kind).map(|(name, id)| (id, name)).collect();
         Ok(Self {
             networks: by_id(Kind::Network),

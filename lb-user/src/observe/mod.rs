@@ -10,9 +10,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::Path,
+    sync::Arc,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result};
 use lb_common::{
     maglev,
     maps::{self, MAX_NETWORKS, backend::Backend, usage},
@@ -20,15 +21,12 @@ use lb_common::{
 
 use crate::{
     config::Config,
-    control::applied::applied,
-    control::apply::read_ids,
-    daemon::migrate::unreadable,
     dataplane::{
         backend_answers::AnswerTable, counted::Counted, flows::FlowTable, labels::Labels,
         maps::Maps, pins::Pins,
     },
     model::{
-        names::backend_name,
+        names::{AppliedNames, backend_name},
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
     },
@@ -55,44 +53,46 @@ pub struct Observer {
     table: FlowTable,
     answers: Option<AnswerTable>,
     labels: Labels,
-    ids: Ids,
-    config: Config,
+    names: Arc<AppliedNames>,
+    is_elsewhere: bool,
 }
 
 impl Observer {
-    /// Opens an instance.
+    /// By maps that are opened, of an instance in which these names are applied; `is_elsewhere`: its control plane runs,
+    /// or ran, in another network namespace than this process.
     ///
     /// # Errors
     ///
-    /// If it is not up, or its pins may not be read.
-    pub fn open(instance: &str) -> Result<Self> {
-        let pins = Pins::new(instance);
-        ensure!(
-            nix::unistd::geteuid().is_root(),
-            "reading the data plane needs root"
-        );
-        ensure!(
-            pins.exist(),
-            "instance {instance} is not up (`lb run` starts it)"
-        );
-        if let Some(why) = unreadable(&pins)? {
-            bail!(why);
-        }
-        let maps = Maps::open(&pins.maps())?;
-        let ids = read_ids(&maps)?;
-        let config = applied(&pins)?;
-        let table = FlowTable::open(&pins.maps())?;
-        let answers = AnswerTable::open(&pins.maps())?;
-        let labels = Labels::open(&pins.maps())?;
+    /// If a pin cannot be opened.
+    pub fn new(
+        pins: Pins,
+        maps: Maps,
+        names: Arc<AppliedNames>,
+        is_elsewhere: bool,
+    ) -> Result<Self> {
+        let folder = pins.maps();
         Ok(Self {
+            table: FlowTable::open(&folder)?,
+            answers: AnswerTable::open(&folder)?,
+            labels: Labels::open(&folder)?,
             pins,
             maps,
-            table,
-            answers,
-            labels,
-            ids,
-            config,
+            names,
+            is_elsewhere,
         })
+    }
+
+    /// From now on these names are applied.
+    pub fn set_names(&mut self, names: &Arc<AppliedNames>) {
+        self.names = Arc::clone(names);
+    }
+
+    fn config(&self) -> &Config {
+        &self.names.config
+    }
+
+    fn ids(&self) -> &Ids {
+        &self.names.ids
     }
 
     /// What the VIPs listen on.
@@ -102,11 +102,11 @@ impl Observer {
     /// If the map of flows in use cannot be read.
     pub fn services(&self) -> Result<Vec<ServiceLine>> {
         let mut lines = Vec::new();
-        let ids = self.ids.of(Kind::Service);
+        let ids = self.ids().of(Kind::Service);
         let ids = ids.filter_map(|(_, id)| u16::try_from(id).ok());
         let counted = self.counted(ids.map(maps::counts::service));
-        for service in &self.config.services {
-            let id = self.ids.get(Kind::Service, &service.name);
+        for service in &self.config().services {
+            let id = self.ids().get(Kind::Service, &service.name);
             let id = id.map(u16::try_from).transpose()?;
             let flows = id.map(|id| self.maps.usage(usage::service(id)));
             let flows = flows.transpose()?.unwrap_or_default();
@@ -131,12 +131,12 @@ impl Observer {
 
     /// Where the flow log is, if the applied configuration has one.
     pub fn flow_log(&self) -> Option<&Path> {
-        self.config.flow_log.as_deref()
+        self.config().flow_log.as_deref()
     }
 
     /// The names of the pools.
     pub fn pools(&self) -> impl Iterator<Item = &str> {
-        self.config.pools.iter().map(|pool| pool.name.as_str())
+        self.config().pools.iter().map(|pool| pool.name.as_str())
     }
 
     /// How the backend with this id has answered.
@@ -152,13 +152,13 @@ impl Observer {
     /// If the map cannot be read.
     pub fn backends(&self) -> Result<Vec<BackendLine>> {
         let used = self.tables_in_use()?;
-        let ids = self.ids.of(Kind::Backend);
+        let ids = self.ids().of(Kind::Backend);
         let counted = self.counted(ids.map(|(_, id)| maps::counts::backend(id)));
         let mut lines = Vec::new();
-        for pool in &self.config.pools {
+        for pool in &self.config().pools {
             let shares = self.shares(&pool.name, &used)?;
             for backend in &pool.backends {
-                let id = self.ids.get(Kind::Backend, &backend_name(pool, backend));
+                let id = self.ids().get(Kind::Backend, &backend_name(pool, backend));
                 let record = id.map(|id| self.maps.backends.get(&id, 0)).transpose()?;
                 let share = id.and_then(|id| shares.get(&id)).copied();
                 lines.push(BackendLine {
@@ -183,7 +183,7 @@ impl Observer {
     ///
     /// If the map cannot be read.
     pub fn retired_backend(&self, id: u32) -> Result<Option<BackendLine>> {
-        let names = self.ids.name(Kind::Backend, id).and_then(|name| {
+        let names = self.ids().name(Kind::Backend, id).and_then(|name| {
             let (name, _) = name.rsplit_once('@')?;
             name.split_once('/')
         });
@@ -221,10 +221,10 @@ impl Observer {
 
     /// The part of a pool's new flows that each of its backends gets, by id, in percent.
     fn shares(&self, pool: &str, used: &BTreeSet<u32>) -> Result<BTreeMap<u32, f64>> {
-        let Some(first) = self.ids.get(Kind::Pool, pool) else {
+        let Some(first) = self.ids().get(Kind::Pool, pool) else {
             return Ok(BTreeMap::new());
         };
-        let mut tables = self.ids.tables_of(first);
+        let mut tables = self.ids().tables_of(first);
         let number = tables.find(|number| used.contains(number));
         let table = self.maps.maglev(number.unwrap_or(first))?;
         let table = table.unwrap_or_default();
@@ -243,7 +243,7 @@ impl Observer {
 
     /// Network 0, where frames of no network are counted, and every network that has an id.
     fn counted_networks(&self) -> impl Iterator<Item = u16> {
-        let ids = self.ids.of(Kind::Network).map(|(_, id)| id);
+        let ids = self.ids().of(Kind::Network).map(|(_, id)| id);
         std::iter::once(0)
             .chain(ids)
             .filter(|&id| id < MAX_NETWORKS)
@@ -253,11 +253,11 @@ impl Observer {
     /// Every SNAT address that has a slot, with its network's name.
     fn snat_slots(&self) -> Result<Vec<(&str, SnatSlot)>> {
         let mut slots = Vec::new();
-        for (name, id) in self.ids.of(Kind::Snat) {
+        for (name, id) in self.ids().of(Kind::Snat) {
             if let Some((network, snat)) = snat::parse_name(name) {
                 slots.push((
                     network,
-                    SnatSlot::new(u16::try_from(id - 1)?, snat, &self.ids),
+                    SnatSlot::new(u16::try_from(id - 1)?, snat, self.ids()),
                 ));
             }
         }
@@ -265,7 +265,7 @@ impl Observer {
     }
 
     fn name(&self, kind: Kind, id: u32) -> String {
-        self.ids.name(kind, id).unwrap_or("-").to_owned()
+        self.ids().name(kind, id).unwrap_or("-").to_owned()
     }
 }
 

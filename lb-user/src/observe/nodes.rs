@@ -34,9 +34,9 @@ impl Observer {
     ///
     /// If a SNAT address has no slot.
     pub fn nodes(&self) -> Result<Vec<NodeLine>> {
-        let by_place = ids_by_place(&self.ids);
+        let by_place = ids_by_place(self.ids());
         let flows = self.flows_by_backend()?;
-        let nodes = nodes(&self.config).into_iter().map(|node| {
+        let nodes = nodes(self.config()).into_iter().map(|node| {
             let ids = node.ids(&by_place);
             let addresses = node.places.iter().map(|(_, address)| *address);
             NodeLine {

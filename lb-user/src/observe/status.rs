@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{
     config,
-    control::persisted_state,
     dataplane::flows::coarse_now,
     flows::log::clock::millis_since,
     model::{registry::Kind, seconds::Seconds},
@@ -28,7 +27,6 @@ use crate::{
         carrier::Carrier,
         cell,
         link::{self, Link, XdpMode},
-        namespace,
     },
 };
 
@@ -60,16 +58,16 @@ impl Observer {
     ///
     /// As [`Self::status`].
     pub fn networks(&self) -> Result<Vec<NetworkStatus>> {
-        let is_elsewhere = self.is_elsewhere();
+        let is_elsewhere = self.is_elsewhere;
         let now = coarse_now()?;
-        let quotas = config::quotas(&self.config);
+        let quotas = config::quotas(self.config());
         link::with_netlink(async |handle| {
             let mut networks = Vec::new();
-            let ids = self.ids.of(Kind::Network);
+            let ids = self.ids().of(Kind::Network);
             let ids = ids.filter_map(|(_, id)| u16::try_from(id).ok());
             let counted = self.counted(ids.map(counts::network));
-            for network in &self.config.networks {
-                let id = self.ids.get(Kind::Network, &network.name);
+            for network in &self.config().networks {
+                let id = self.ids().get(Kind::Network, &network.name);
                 let id = u16::try_from(id.unwrap_or_default())?;
                 // An interface of that name in this namespace is another one.
                 let link = match is_elsewhere {
@@ -122,14 +120,8 @@ impl Observer {
         })
     }
 
-    /// Whether the control plane runs, or ran, in another network namespace than this process.
-    fn is_elsewhere(&self) -> bool {
-        let of_control = persisted_state::State::namespace_of(&self.pins);
-        of_control != 0 && of_control != namespace::own()
-    }
-
     fn quota(&self, network: u16, quota: &config::Quota<'_>) -> Result<QuotaStatus> {
-        let backends = self.ids.get(Kind::Network, quota.backends);
+        let backends = self.ids().get(Kind::Network, quota.backends);
         let bank = quota::bank(u16::try_from(backends.unwrap_or_default())?, quota.ipv6);
         // A data plane that is older counts none.
         let found = self.maps.quotas().ok();
@@ -185,7 +177,7 @@ impl Observer {
     fn snat(&self) -> Result<Vec<SnatStatus>> {
         let mut all = Vec::new();
         for (name, slot) in self.snat_slots()? {
-            let configured = self.config.network(name);
+            let configured = self.config().network(name);
             let mut flows = FlowIds {
                 capacity: slot.snat.ports.into(),
                 ..FlowIds::default()

@@ -12,13 +12,14 @@ use self::graph::{Graph, Module};
 use crate::workspace::Workspace;
 
 /// The folders, top to bottom.
-const FLOORS: [&str; 19] = [
+const FLOORS: [&str; 20] = [
     "cli",
-    "observe",
     "daemon",
     "control",
     "sources",
     "metrics",
+    "reports",
+    "observe",
     "admin",
     "events",
     "proxy",

@@ -1,8 +1,6 @@
 //! `lb drops --names`: the names that shared VIPs have refused.
 
 use anyhow::{Result, bail};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use crate::{
     admin::client,
@@ -10,17 +8,11 @@ use crate::{
     cli::{
         arguments::{Format, Show},
         ask::OTHER_ANSWER,
-        print::{self, ago_seconds},
-        table,
+        print, table,
     },
+    model::ago::ago_seconds,
+    reports::drops::NamesReport,
 };
-
-/// The answer of `lb drops --names -o json`.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct NamesReport {
-    /// By service, the latest first: at most 64 of each service.
-    names: Vec<RefusedName>,
-}
 
 pub(in crate::cli) fn show(show: &Show) -> Result<()> {
     let names = match client::ask(&show.instance.name, &Request::RefusedNames)? {

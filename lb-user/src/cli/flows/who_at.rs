@@ -13,13 +13,13 @@ use super::{bytes, live_lines};
 use crate::{
     cli::{
         arguments::{Format, Show},
-        ask, print, table,
+        ask, observed, print, table,
     },
     flows::log::{
         history::{LogFiles, PastFlow, PastFlows},
         moment::Moment,
     },
-    observe::{Observer, WhoLine},
+    observe::WhoLine,
 };
 
 /// The answer of `lb who --at WHEN -o json`.
@@ -34,7 +34,7 @@ pub(crate) struct WhoAtReport {
 
 pub(in crate::cli) fn show(snat: SocketAddr, at: Moment, text: &str, show: &Show) -> Result<()> {
     let instance = &show.instance.name;
-    let observer = Observer::open(instance)?;
+    let observer = observed::open(instance)?;
     let Some(path) = observer.flow_log() else {
         anyhow::bail!(
             "instance {instance} writes no flow log, so it is not known which flow had {snat} at {text}: set \

@@ -10,19 +10,19 @@ use crate::{
 
 /// The answer without `--follow`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in crate::cli) struct EventsReport {
+pub struct EventsReport {
     /// Oldest first.
-    pub(super) events: Vec<EventReport>,
+    pub events: Vec<EventReport>,
 }
 
 /// Something that happened; with `--follow` a line.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in crate::cli) struct EventReport {
+pub struct EventReport {
     /// Its number, one more with each; a number that is left out is an event that was not read in time.
     number: u64,
     /// When, as RFC 3339 has it, in UTC.
     #[schemars(extend("format" = "date-time"))]
-    pub(super) time: String,
+    pub time: String,
     /// What kind: `confirm`, `drain`, `health`, `interface`, `kill`, `mend`, `metrics`, `neighbour`, `override`, `process`, `reload`,
     /// `rollback`, `state`.
     kind: String,

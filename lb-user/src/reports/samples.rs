@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// A backend `b` that is checked, and has its whole weight.
-pub(super) fn backend(id: u32, pool: &str, verdict: HealthVerdict) -> BackendHealth {
+pub(crate) fn backend(id: u32, pool: &str, verdict: HealthVerdict) -> BackendHealth {
     BackendHealth {
         id,
         pool: pool.to_owned(),
@@ -29,7 +29,7 @@ pub(super) fn backend(id: u32, pool: &str, verdict: HealthVerdict) -> BackendHea
 }
 
 /// A control plane with these backends and nothing to report of the rest.
-pub(super) fn control(backends: Vec<BackendHealth>) -> ControlStatus {
+pub(crate) fn control(backends: Vec<BackendHealth>) -> ControlStatus {
     let config = ConfigStatus {
         file: PathBuf::from("/etc/lb/lb.yaml"),
         generation: 1,

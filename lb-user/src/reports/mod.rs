@@ -1,0 +1,11 @@
+//! What `-o json` answers: what is observed of an instance, with what its control plane knows. The command line prints
+//! it, and the page of `admin.http` shows it.
+
+pub mod backends;
+pub mod drops;
+pub mod events;
+pub mod health;
+#[cfg(test)]
+pub(crate) mod samples;
+pub mod services;
+pub mod status;

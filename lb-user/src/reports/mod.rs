@@ -5,6 +5,8 @@ pub mod backends;
 pub mod drops;
 pub mod events;
 pub mod health;
+pub mod overview;
+pub mod rates;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod services;

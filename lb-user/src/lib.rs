@@ -3,7 +3,7 @@
 //! A change: load -> validate -> desired -> plan -> apply. [`config`] loads and validates, [`control`] does the rest,
 //! and [`sources`] says where the text comes from. [`daemon`] is `lb run`, [`cli`] the command line, [`observe`] reads
 //! what is live, [`reports`] joins that with what the control plane knows, [`admin`] is the socket of a running control plane, [`api`] has its messages, [`events`] is the history
-//! of an instance, and [`metrics`] serves Prometheus.
+//! of an instance, and [`web`] serves [`metrics`] and the page.
 //!
 //! [`proxy`] serves shared VIPs, with headers of [`proxy_protocol`]; [`flows`] ends flows, [`health`] checks backends.
 //! [`dataplane`] is the kernel side, [`network`] and [`mod@host`] the host's, [`system`] this process's; [`model`]
@@ -31,3 +31,4 @@ pub mod proxy_protocol;
 pub mod reports;
 pub mod sources;
 pub mod system;
+pub mod web;

@@ -6,8 +6,8 @@ use anyhow::Result;
 use tokio::time;
 
 use super::{
-    confirmation, drop_log::DropLog, metrics_port::MetricsPort, signals::Signals, sockets::Sockets,
-    takeover::Successor,
+    confirmation, drop_log::DropLog, signals::Signals, sockets::Sockets, takeover::Successor,
+    web_port::WebPort,
 };
 use crate::{
     control::{control_loop::Control, mend::MEND_INTERVAL},
@@ -39,7 +39,7 @@ pub(super) struct EventLoop<'r> {
     pub(super) control: &'r mut Control,
     pub(super) flow_log: &'r mut Option<FlowLog>,
     pub(super) sockets: Sockets,
-    pub(super) metrics: &'r mut MetricsPort,
+    pub(super) web: &'r mut WebPort,
     pub(super) signals: &'r mut Signals,
     /// The programs' log, where it is read.
     pub(super) drop_log: &'r mut Option<DropLog>,
@@ -86,14 +86,14 @@ impl EventLoop<'_> {
                     said(control.take_reports(reports.drain(..)));
                 }
                 Some(order) = self.sockets.orders.recv() => control.order(order).await,
-                Some(request) = self.metrics.requests.recv() => self.metrics.answer(control, request),
+                Some(request) = self.web.requests.recv() => self.web.answer(control, request),
                 heir = self.sockets.takeover.heir(), if confirmed.is_none() => {
                     if let Some(heir) = heir.greeted().await { return Ok(Stop::Successor(heir)); }
                 }
                 Some(()) = control.running.changes.recv() => control.look().await,
                 _ = ticks.tick() => {
                     said(control.tick().await);
-                    self.metrics.follow(control);
+                    self.web.follow(control);
                     account.go_on(|| control.summary());
                 }
                 _ = sockets.tick() => self.sockets.mend(control),
@@ -119,7 +119,7 @@ impl EventLoop<'_> {
                 () = &mut expired, if confirmed.is_some() => break,
             }
             if let Some(ids) = control.running.applied.new_names() {
-                self.metrics.forget_names();
+                self.web.forget_names();
                 if let Some(log) = self.flow_log {
                     log.set_names(ids);
                 }

@@ -4,7 +4,7 @@
 //! change in `stages`, `event_loop` keeps everything up to date, and `hand_over` ends a process that another
 //! one follows. [`takeover`] is the protocol between these two, and [`give_way`] what the former does until
 //! the latter is up; [`migrate`] leaves the pinned maps of another version. `careful` and `confirmation` keep
-//! the operator's own way in, and `metrics_port` follows `admin.http`.
+//! the operator's own way in, and `web_port` follows `admin.http`.
 
 mod careful;
 mod confirmation;
@@ -12,7 +12,6 @@ mod drop_log;
 mod event_loop;
 pub mod give_way;
 mod hand_over;
-mod metrics_port;
 pub mod migrate;
 pub mod preflight;
 pub(crate) mod run;
@@ -22,3 +21,4 @@ mod stages;
 pub mod startup;
 pub mod takeover;
 mod threads;
+mod web_port;

@@ -13,13 +13,13 @@ use super::{
     drop_log::DropLog,
     event_loop::{EventLoop, Stop},
     hand_over::hand_over,
-    metrics_port::MetricsPort,
     preflight,
     signals::Signals,
     sockets::Sockets,
     stages::{Start, StartOptions},
     startup,
     takeover::{self, Handoff, Predecessor},
+    web_port::WebPort,
 };
 use crate::{
     config::{Config, Loaded, OnStop, Problems},
@@ -157,8 +157,8 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         .elapsed()
         .saturating_sub(control.running.data_plane.object.verified_in());
     tracing::debug!("the rest of the start took {} ms", rest.as_millis());
-    let mut metrics = MetricsPort::new();
-    metrics.follow(&mut control);
+    let mut web = WebPort::new();
+    web.follow(&mut control);
     if let Some(giver) = &giver {
         giver.prepare();
     }
@@ -182,7 +182,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                 control: &mut control,
                 flow_log: &mut flow_log,
                 sockets,
-                metrics: &mut metrics,
+                web: &mut web,
                 signals: &mut signals,
                 drop_log: &mut drop_log,
                 deadline: &mut deadline,
@@ -206,7 +206,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                     return Ok(End::Stopped);
                 }
                 Stop::Successor(successor) => {
-                    metrics.close();
+                    web.close();
                     let holds = (control, lock);
                     match hand_over(holds, successor, &mut flow_log, &mut signals).await? {
                         None => return Ok(End::GaveWay),

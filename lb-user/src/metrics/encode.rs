@@ -22,7 +22,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// A format of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TextFormat {
+pub(crate) enum TextFormat {
     /// Prometheus' own, version 0.0.4.
     Prometheus,
     /// OpenMetrics 1.0.
@@ -31,14 +31,14 @@ pub(super) enum TextFormat {
 
 impl TextFormat {
     /// The one that a client wants, by its `Accept`.
-    pub(super) fn wanted<'a>(mut accepted: impl Iterator<Item = &'a str>) -> Self {
+    pub(crate) fn wanted<'a>(mut accepted: impl Iterator<Item = &'a str>) -> Self {
         match accepted.any(|accept| accept.contains(OPEN_METRICS)) {
             true => Self::OpenMetrics,
             false => Self::Prometheus,
         }
     }
 
-    pub(super) const fn content_type(self) -> &'static str {
+    pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => prometheus_text::CONTENT_TYPE,
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

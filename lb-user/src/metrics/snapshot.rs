@@ -13,8 +13,8 @@ use lb_common::{
 };
 
 use super::{
+    answered::Answered,
     counts::{CountRows, HighMarks},
-    exchange::Answered,
     process::{self, ProcessReading, ThreadTimes},
     report::ControlReport,
     rising::{Rising, Width},
@@ -65,7 +65,7 @@ pub(super) struct MetricsSnapshot {
 }
 
 /// What looks are made with: from one to the next, counters that may fall are followed.
-pub(super) struct Looks {
+pub(crate) struct Looks {
     readings: Readings,
     answered: Arc<Answered>,
     threads: ThreadTimes,
@@ -77,7 +77,7 @@ pub(super) struct Looks {
 
 impl Looks {
     /// By these maps.
-    pub(super) fn new(readings: Readings, answered: Arc<Answered>) -> Self {
+    pub(crate) fn new(readings: Readings, answered: Arc<Answered>) -> Self {
         Self {
             readings,
             answered,

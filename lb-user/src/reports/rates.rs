@@ -23,16 +23,16 @@ pub struct Rates {
     /// How far they were apart.
     pub seconds: Seconds,
     /// By the name of a network.
-    pub networks: BTreeMap<String, Rate>,
+    pub networks: BTreeMap<String, FlowRate>,
     /// By the name of a service.
-    pub services: BTreeMap<String, Rate>,
+    pub services: BTreeMap<String, FlowRate>,
     /// By `POOL/BACKEND`.
-    pub backends: BTreeMap<String, Rate>,
+    pub backends: BTreeMap<String, FlowRate>,
 }
 
 /// What has come, a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Rate {
+pub struct FlowRate {
     /// Flows that began.
     pub flows: f64,
     /// Bytes from clients.
@@ -139,7 +139,7 @@ impl Look {
                 Subject::Service => &mut rates.services,
                 Subject::Backend => &mut rates.backends,
             };
-            of_subject.insert(name.clone(), Rate::of(before, now, passed));
+            of_subject.insert(name.clone(), FlowRate::of(before, now, passed));
         }
         for line in drops {
             if let Some(rate) = rates.networks.get_mut(&line.network) {
@@ -151,7 +151,7 @@ impl Look {
     }
 }
 
-impl Rate {
+impl FlowRate {
     /// Counts of an object that has another id now are lower than before: nothing is known of what came between.
     fn of(before: &FlowCounts, now: &FlowCounts, passed: Duration) -> Self {
         let new = |count: fn(&FlowCounts) -> u64| count(now).saturating_sub(count(before));

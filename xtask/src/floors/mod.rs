@@ -12,11 +12,12 @@ use self::graph::{Graph, Module};
 use crate::workspace::Workspace;
 
 /// The folders, top to bottom.
-const FLOORS: [&str; 20] = [
+const FLOORS: [&str; 21] = [
     "cli",
     "daemon",
     "control",
     "sources",
+    "web",
     "metrics",
     "reports",
     "observe",

@@ -1,4 +1,4 @@
-//! The page, made at most once a second: however many clients there are, the control loop and the maps are asked no more
+//! What a scraper gets, made at most once a second: however many clients there are, the control loop and the maps are asked no more
 //! often than that.
 
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ use super::{
     snapshot::Looks,
 };
 
-/// How old a page may be.
+/// How old it may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
 /// How long the control loop may take: a change of many pools takes a second or two.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// See the module.
-pub(super) struct Page {
+pub(crate) struct Scrape {
     looks: Looks,
     requests: mpsc::Sender<ReportRequest>,
     /// The latest report that came.
@@ -32,16 +32,16 @@ pub(super) struct Page {
     texts: [Option<Text>; 2],
 }
 
-/// A page in one format.
+/// The text in one format.
 #[derive(Clone)]
 struct Text {
     made: Instant,
     bytes: Bytes,
 }
 
-impl Page {
+impl Scrape {
     /// By these looks, and reports that are requested there.
-    pub(super) fn new(looks: Looks, requests: mpsc::Sender<ReportRequest>) -> Self {
+    pub(crate) fn new(looks: Looks, requests: mpsc::Sender<ReportRequest>) -> Self {
         Self {
             looks,
             requests,
@@ -52,7 +52,7 @@ impl Page {
     }
 
     /// Whether the control loop has answered within the last second.
-    pub(super) async fn control_responds(&mut self) -> bool {
+    pub(crate) async fn control_responds(&mut self) -> bool {
         if let Some((when, responds)) = self.asked.filter(|(when, _)| when.elapsed() < MAX_AGE) {
             return responds && when.elapsed() < MAX_AGE;
         }
@@ -68,12 +68,12 @@ impl Page {
         responds
     }
 
-    /// The page.
+    /// The text.
     ///
     /// # Errors
     ///
     /// If the control loop has never answered, or the kernel refuses a look-up.
-    pub(super) async fn text(&mut self, format: TextFormat) -> Result<Bytes> {
+    pub(crate) async fn text(&mut self, format: TextFormat) -> Result<Bytes> {
         let at = format as usize;
         if let Some(text) = &self.texts[at]
             && text.made.elapsed() < MAX_AGE
@@ -97,8 +97,8 @@ impl Page {
     }
 }
 
-impl std::fmt::Debug for Page {
+impl std::fmt::Debug for Scrape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Page")
+        f.write_str("Scrape")
     }
 }

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -19,45 +19,17 @@ use hyper::{
 };
 use tokio::sync::Mutex;
 
-use super::{access::AccessRules, encode::TextFormat, page::Page};
+use super::access::AccessRules;
+use crate::metrics::{answered::Answered, encode::TextFormat, scrape::Scrape};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METHODS: &str = "GET, HEAD";
-
-/// The answers that there are, by their status.
-const STATUSES: [StatusCode; 7] = [
-    StatusCode::OK,
-    StatusCode::BAD_REQUEST,
-    StatusCode::UNAUTHORIZED,
-    StatusCode::NOT_FOUND,
-    StatusCode::METHOD_NOT_ALLOWED,
-    StatusCode::MISDIRECTED_REQUEST,
-    StatusCode::SERVICE_UNAVAILABLE,
-];
-
-/// How many answers there were, by their status.
-#[derive(Debug, Default)]
-pub(super) struct Answered([AtomicU64; STATUSES.len()]);
-
-impl Answered {
-    fn count(&self, status: StatusCode) {
-        if let Some(at) = STATUSES.iter().position(|known| *known == status) {
-            self.0[at].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Each status and its answers.
-    pub(super) fn read(&self) -> impl Iterator<Item = (StatusCode, u64)> {
-        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
-        STATUSES.into_iter().zip(counts)
-    }
-}
 
 /// What requests are answered with.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) access: AccessRules,
-    pub(super) page: Mutex<Page>,
+    pub(super) scrape: Mutex<Scrape>,
     pub(super) answered: Arc<Answered>,
 }
 
@@ -138,7 +110,7 @@ async fn route(path: &str, headers: &HeaderMap, served: &Served) -> Reply {
 async fn metrics(headers: &HeaderMap, served: &Served) -> Reply {
     let accepted = headers.get_all(ACCEPT).iter();
     let format = TextFormat::wanted(accepted.filter_map(|value| value.to_str().ok()));
-    match served.page.lock().await.text(format).await {
+    match served.scrape.lock().await.text(format).await {
         Ok(text) => Reply::ok(format.content_type(), text),
         Err(error) => {
             tracing::warn!("metrics: {error:#}");
@@ -149,7 +121,7 @@ async fn metrics(headers: &HeaderMap, served: &Served) -> Reply {
 
 /// Whether the control plane answers.
 async fn health(served: &Served) -> Reply {
-    match served.page.lock().await.control_responds().await {
+    match served.scrape.lock().await.control_responds().await {
         true => Reply::words(StatusCode::OK, "ok"),
         false => Reply::words(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -191,18 +163,5 @@ mod tests {
     fn another_host_is_refused_first() {
         assert_eq!(status("POST", "evil.example"), Some(421));
         assert_eq!(status("POST", ""), Some(400));
-    }
-
-    #[test]
-    fn answers_are_counted_by_their_status() {
-        let answered = Answered::default();
-        answered.count(StatusCode::OK);
-        answered.count(StatusCode::OK);
-        answered.count(StatusCode::IM_A_TEAPOT);
-        let all: u64 = answered.read().map(|(_, count)| count).sum();
-        assert_eq!(
-            (answered.read().next(), all),
-            (Some((StatusCode::OK, 2)), 2)
-        );
     }
 }

@@ -1,4 +1,4 @@
-//! The port of metrics, as the configuration has it: opened, closed and opened anew beside everything else, which goes on
+//! The port of `admin.http`, as the configuration has it: opened, closed and opened anew beside everything else, which goes on
 //! whatever becomes of it.
 
 use std::{collections::BTreeSet, mem, sync::Arc};
@@ -10,19 +10,20 @@ use crate::{
     api::Severity,
     config::{BearerToken, Config, Network, Role},
     control::control_loop::Control,
-    metrics::{ListenState, MetricsServer, MetricsSettings, report::ReportRequest},
+    metrics::report::ReportRequest,
     model::names::AppliedNames,
+    web::{ListenState, WebServer, WebSettings},
 };
 
 /// Requests for a report that wait; the one thread sends one at a time.
 const REQUESTS: usize = 1;
 
 /// See the module.
-pub(super) struct MetricsPort {
+pub(super) struct WebPort {
     /// What the thread requests.
     pub(super) requests: mpsc::Receiver<ReportRequest>,
     sender: mpsc::Sender<ReportRequest>,
-    server: Option<(MetricsSettings, MetricsServer)>,
+    server: Option<(WebSettings, WebServer)>,
     /// Of the configuration that it was opened by.
     generation: Option<u64>,
     /// The names of what is applied, until they change.
@@ -30,7 +31,7 @@ pub(super) struct MetricsPort {
     state: ListenState,
 }
 
-impl MetricsPort {
+impl WebPort {
     /// Closed.
     pub(super) fn new() -> Self {
         let (sender, requests) = mpsc::channel(REQUESTS);
@@ -121,13 +122,13 @@ impl MetricsPort {
         self.server = None;
         self.state = ListenState::default();
         let readings = running.data_plane.live.readings(&running.pins().maps())?;
-        let server = MetricsServer::start(settings.clone(), readings, self.sender.clone())?;
+        let server = WebServer::start(settings.clone(), readings, self.sender.clone())?;
         self.server = Some((settings, server));
         Ok(())
     }
 }
 
-fn settings(config: &Config) -> Result<Option<MetricsSettings>> {
+fn settings(config: &Config) -> Result<Option<WebSettings>> {
     let Some(http) = config.admin.http.clone() else {
         return Ok(None);
     };
@@ -135,7 +136,7 @@ fn settings(config: &Config) -> Result<Option<MetricsSettings>> {
         let token = BearerToken::read(path);
         token.map_err(|why| Error::msg(format!("the token file {} {why}", path.display())))
     });
-    Ok(Some(MetricsSettings {
+    Ok(Some(WebSettings {
         http,
         token: token.transpose()?,
         client_interfaces: client_interfaces(&config.networks),

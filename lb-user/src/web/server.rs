@@ -20,16 +20,14 @@ use tokio::{
 
 use super::{
     access::AccessRules,
-    exchange::{self, Answered, Served},
-    page::Page,
-    report::ReportRequest,
-    snapshot::Looks,
+    exchange::{self, Served},
 };
 use crate::{
     admin::connections::{Connections, GRACE},
     config::{AdminHttp, BearerToken},
     dataplane::readings::Readings,
     host,
+    metrics::{answered::Answered, report::ReportRequest, scrape::Scrape, snapshot::Looks},
     network::cell_thread,
     system::{panics, privileges},
 };
@@ -55,7 +53,7 @@ const SILENT_FAILURES: u32 = 4;
 
 /// How it is to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsSettings {
+pub struct WebSettings {
     /// As it is configured.
     pub http: AdminHttp,
     /// What is in its token file.
@@ -78,19 +76,19 @@ pub enum ListenState {
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
-pub struct MetricsServer {
+pub struct WebServer {
     _stop: oneshot::Sender<()>,
     state: Arc<Mutex<ListenState>>,
 }
 
-impl MetricsServer {
+impl WebServer {
     /// Starts it. Reports of the control loop are requested from `requests`.
     ///
     /// # Errors
     ///
     /// If there can be no thread.
     pub fn start(
-        settings: MetricsSettings,
+        settings: WebSettings,
         readings: Readings,
         requests: mpsc::Sender<ReportRequest>,
     ) -> Result<Self> {
@@ -123,7 +121,7 @@ impl MetricsServer {
 
 /// Serves, for ever.
 async fn serve(
-    settings: MetricsSettings,
+    settings: WebSettings,
     readings: Readings,
     requests: mpsc::Sender<ReportRequest>,
     state: &Mutex<ListenState>,
@@ -147,7 +145,7 @@ async fn serve(
     let looks = Looks::new(readings, Arc::clone(&answered));
     let served = Arc::new(Served {
         access: AccessRules::new(&settings.http, settings.token),
-        page: tokio::sync::Mutex::new(Page::new(looks, requests)),
+        scrape: tokio::sync::Mutex::new(Scrape::new(looks, requests)),
         answered,
     });
     let mut connections = Connections::new(CONNECTIONS);
@@ -172,7 +170,7 @@ async fn serve(
 }
 
 /// Listens where it is configured, unless clients reach that.
-fn listen(settings: &MetricsSettings) -> Result<TcpListener> {
+fn listen(settings: &WebSettings) -> Result<TcpListener> {
     let address = settings.http.listen;
     let doing = || format!("listen at {address} for metrics (admin.http)");
     if !settings.http.allow_tenant {

@@ -70,6 +70,15 @@ impl Live {
         self.maps.open_beside(folder)
     }
 
+    /// The maps once more, for a thread that shows what is in all of them.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be opened.
+    pub fn to_observe(&self, folder: &Path) -> Result<Maps> {
+        self.maps.open_to_observe(folder)
+    }
+
     /// What a thread that only reads goes by.
     ///
     /// # Errors

@@ -9,8 +9,12 @@ use crate::{
 };
 
 impl Control {
-    /// Where everything stands, with the names of what is applied.
-    pub(crate) fn metrics_report(&mut self, names: Arc<AppliedNames>) -> ControlReport {
+    /// Where everything stands, with the names of what is applied, and as many of the latest events.
+    pub(crate) fn metrics_report(
+        &mut self,
+        names: Arc<AppliedNames>,
+        events: usize,
+    ) -> ControlReport {
         let status = self.status();
         let drains = status.backends.iter();
         let waiting = Waiting {
@@ -23,6 +27,11 @@ impl Control {
             names,
             reloads: self.reloads,
             waiting,
+            events: self.history.latest(events),
+            names_refused: match events {
+                0 => Vec::new(),
+                _ => self.running.shared_vips.counts.names.read(),
+            },
         }
     }
 

@@ -12,7 +12,8 @@ use crate::{
     control::control_loop::Control,
     metrics::report::ReportRequest,
     model::names::AppliedNames,
-    web::{ListenState, WebServer, WebSettings},
+    observe::Observer,
+    web::{ListenState, Views, WebServer, WebSettings},
 };
 
 /// Requests for a report that wait; the one thread sends one at a time.
@@ -58,15 +59,15 @@ impl WebPort {
 
     /// Answers a request of the thread.
     pub(super) fn answer(&mut self, control: &mut Control, request: ReportRequest) {
-        if request.is_closed() {
+        if request.reply.is_closed() {
             return;
         }
         let names = self
             .names
             .get_or_insert_with(|| Arc::new(control.applied_names()));
-        let report = control.metrics_report(Arc::clone(names));
+        let report = control.metrics_report(Arc::clone(names), request.events);
         // It may have waited for too long.
-        let _gone = request.send(report);
+        let _gone = request.reply.send(report);
     }
 
     /// Opens it as the configuration has it now, and reports what became of it.
@@ -121,8 +122,18 @@ impl WebPort {
         // First: the new one may have its port.
         self.server = None;
         self.state = ListenState::default();
-        let readings = running.data_plane.live.readings(&running.pins().maps())?;
-        let server = WebServer::start(settings.clone(), readings, self.sender.clone())?;
+        let pins = running.pins();
+        let live = &running.data_plane.live;
+        let views = Views {
+            readings: live.readings(&pins.maps())?,
+            observer: Observer::new(
+                pins.clone(),
+                live.to_observe(&pins.maps())?,
+                Arc::new(control.applied_names()),
+                false,
+            )?,
+        };
+        let server = WebServer::start(settings.clone(), views, self.sender.clone())?;
         self.server = Some((settings, server));
         Ok(())
     }

@@ -108,11 +108,24 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        let mut maps = Self::open_with(folder, HeldMaps::default())?;
+        Self::open_all(folder, HeldMaps::default())
+    }
+
+    fn open_all(folder: &Path, held: HeldMaps) -> Result<Self> {
+        let mut maps = Self::open_with(folder, held)?;
         maps.ipv6 = Ipv6Maps::open(folder)?;
         maps.quotas = Quotas::open(folder)?;
         maps.counts = CountTable::open(folder)?;
         Ok(maps)
+    }
+
+    /// As [`Self::open_beside`], with those that this leaves out.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::open`].
+    pub fn open_to_observe(&self, folder: &Path) -> Result<Self> {
+        Self::open_all(folder, self.held.clone())
     }
 
     /// Opens them once more, for another thread: what one of the two holds of maps in maps, both do. But for

@@ -154,6 +154,12 @@ impl History {
         self.ring.after(number)
     }
 
+    /// So many of the latest, oldest first.
+    #[must_use]
+    pub fn latest(&self, count: usize) -> Vec<Event> {
+        self.ring.latest(count)
+    }
+
     /// What the process before this one has noted last of itself.
     #[must_use]
     pub fn latest_of_process(&self) -> Option<&Event> {

@@ -100,6 +100,18 @@ impl Ring {
         later
     }
 
+    /// So many of the latest, oldest first.
+    pub(super) fn latest(&self, count: usize) -> Vec<Event> {
+        let latest = self
+            .classes
+            .iter()
+            .flat_map(|class| class.events.iter().rev().take(count));
+        let mut latest: Vec<&Event> = latest.collect();
+        latest.sort_by_key(|event| event.number);
+        let more = latest.len().saturating_sub(count);
+        latest.into_iter().skip(more).cloned().collect()
+    }
+
     /// The latest one of what the process did.
     pub(super) fn latest_of_process(&self) -> Option<&Event> {
         self.classes[Class::Process as usize].events.back()
@@ -160,6 +172,17 @@ mod tests {
         assert_eq!(numbers(&ring.after(5)), [0; 0]);
         assert_eq!(ring.after(4), [event(5, "health")]);
         assert_eq!(ring.next_number(), 6);
+    }
+
+    #[test]
+    fn the_latest_are_those_of_all_classes() {
+        let mut ring = ring(1..=3);
+        ring.add(event(4, "reload"));
+        ring.add(event(5, "process"));
+        ring.add(event(6, "health"));
+        assert_eq!(numbers(&ring.latest(4)), [3, 4, 5, 6]);
+        assert_eq!(numbers(&ring.latest(9)), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(numbers(&ring.latest(0)), [0; 0]);
     }
 
     #[test]

@@ -1,13 +1,43 @@
 //! What the control loop reports: with every request of metrics, and for no more work than `lb status` makes it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use tokio::sync::oneshot;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time,
+};
 
-use crate::{api::ControlStatus, model::names::AppliedNames};
+use crate::{
+    api::{ControlStatus, Event, RefusedName},
+    model::names::AppliedNames,
+};
 
-/// A request for a report, which is sent there.
-pub type ReportRequest = oneshot::Sender<ControlReport>;
+/// How long the control loop may take: a change of many pools takes a second or two.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A request for a report.
+#[derive(Debug)]
+pub struct ReportRequest {
+    /// How many of the latest events are wanted, and with them the names that shared VIPs have refused; 0: neither.
+    pub events: usize,
+    /// Where the report is sent.
+    pub reply: oneshot::Sender<ControlReport>,
+}
+
+impl ReportRequest {
+    /// Requests a report; none if none comes in time.
+    pub(crate) async fn send(
+        requests: &mpsc::Sender<Self>,
+        events: usize,
+    ) -> Option<ControlReport> {
+        let (reply, answer) = oneshot::channel();
+        let done = async {
+            requests.send(Self { events, reply }).await.ok()?;
+            answer.await.ok()
+        };
+        time::timeout(REPORT_TIMEOUT, done).await.ok().flatten()
+    }
+}
 
 /// What the control loop knows.
 #[derive(Clone, Debug)]
@@ -20,6 +50,10 @@ pub struct ControlReport {
     pub reloads: ReloadCounts,
     /// What is still to be done.
     pub waiting: Waiting,
+    /// Its latest events, oldest first, as many as were wanted.
+    pub events: Vec<Event>,
+    /// The names that shared VIPs have refused, if events were wanted.
+    pub names_refused: Vec<RefusedName>,
 }
 
 /// How often the configuration was to be changed since the process began.

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use hyper::body::Bytes;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time,
-};
+use tokio::sync::mpsc;
 
 use super::{
     encode::TextFormat,
@@ -18,9 +15,6 @@ use super::{
 
 /// How old it may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// How long the control loop may take: a change of many pools takes a second or two.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// See the module.
 pub(crate) struct Scrape {
     looks: Looks,
@@ -56,12 +50,7 @@ impl Scrape {
         if let Some((when, responds)) = self.asked.filter(|(when, _)| when.elapsed() < MAX_AGE) {
             return responds && when.elapsed() < MAX_AGE;
         }
-        let (reply, answer) = oneshot::channel();
-        let done = async {
-            self.requests.send(reply).await.ok()?;
-            answer.await.ok()
-        };
-        let report = time::timeout(REPORT_TIMEOUT, done).await.ok().flatten();
+        let report = ReportRequest::send(&self.requests, 0).await;
         let responds = report.is_some();
         self.asked = Some((Instant::now(), responds));
         self.report = report.or_else(|| self.report.take());

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     backends::{BackendReport, BackendsReport},
     events::EventReport,
-    rates::Rates,
+    rates::FlowRates,
     services::{ServiceReport, ServicesReport},
     status::StatusReport,
 };
@@ -41,7 +41,7 @@ pub struct Overview {
     /// As `lb events`: the latest 100, oldest first.
     pub events: Vec<EventReport>,
     /// What has come since the look before; null of the first look, and of one a minute after the one before.
-    pub rates: Option<Rates>,
+    pub rates: Option<FlowRates>,
 }
 
 /// What only the control plane knows.

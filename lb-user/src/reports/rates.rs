@@ -19,7 +19,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What has come between two looks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Rates {
+pub struct FlowRates {
     /// How far they were apart.
     pub seconds: Seconds,
     /// By the name of a network.
@@ -125,10 +125,10 @@ impl Look {
             .unwrap_or(now)
     }
 
-    fn rates(&self, last: &Self, passed: Duration, drops: &[DropLine]) -> Rates {
-        let mut rates = Rates {
+    fn rates(&self, last: &Self, passed: Duration, drops: &[DropLine]) -> FlowRates {
+        let mut rates = FlowRates {
             seconds: Seconds::from_millis(u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)),
-            ..Rates::default()
+            ..FlowRates::default()
         };
         for ((subject, name), now) in &self.counts {
             let Some(before) = last.counts.get(&(*subject, name.clone())) else {

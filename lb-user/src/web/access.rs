@@ -71,12 +71,12 @@ impl AccessRules {
         Self { hosts, token }
     }
 
-    /// Whether a request may be answered.
+    /// Whether a request is for this host.
     ///
     /// # Errors
     ///
     /// Why not.
-    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+    pub(super) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
         let host = only(headers, &HOST).ok_or(Denied::NoHost)?;
         let host = host.to_str().ok().and_then(|host| host.parse().ok());
         let host: Authority = host.ok_or(Denied::NoHost)?;
@@ -87,6 +87,15 @@ impl AccessRules {
         if !is_ours(&host) || !uri.authority().is_none_or(is_ours) {
             return Err(Denied::OtherHost);
         }
+        Ok(())
+    }
+
+    /// Whether a request has the token, if one is needed.
+    ///
+    /// # Errors
+    ///
+    /// If it has not.
+    pub(super) fn check_token(&self, headers: &HeaderMap) -> Result<(), Denied> {
         match &self.token {
             Some(token) if !only(headers, &AUTHORIZATION).is_some_and(|sent| has(sent, token)) => {
                 Err(Denied::NoToken)
@@ -155,7 +164,8 @@ mod tests {
         for (name, value) in headers {
             all.append(name, value.parse().unwrap());
         }
-        access.check(&uri.parse().unwrap(), &all)
+        access.check_host(&uri.parse().unwrap(), &all)?;
+        access.check_token(&all)
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::{
     collections::BTreeSet,
-    io,
+    io, mem,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -14,13 +14,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::thread::CapabilitySet;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time,
 };
 
 use super::{
     access::AccessRules,
-    exchange::{self, Served},
+    exchange::{self, MAX_PAGES, Progress, Served},
+    overviews::Overviews,
 };
 use crate::{
     admin::connections::{Connections, GRACE},
@@ -29,6 +30,7 @@ use crate::{
     host,
     metrics::{answered::Answered, report::ReportRequest, scrape::Scrape, snapshot::Looks},
     network::cell_thread,
+    observe::Observer,
     system::{panics, privileges},
 };
 
@@ -38,7 +40,7 @@ const CONNECTIONS: usize = 8;
 const BACKLOG: u32 = 64;
 /// How long a request's head may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may take in all.
+/// How long a connection may take in all, and one of a page without a part of its stream.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a request's head; hyper takes no fewer.
 const HEAD_BYTES: usize = 8 * 1024;
@@ -60,6 +62,14 @@ pub struct WebSettings {
     pub token: Option<BearerToken>,
     /// Interfaces by which clients reach this host, and no management does.
     pub client_interfaces: BTreeSet<String>,
+}
+
+/// What it shows.
+pub struct Views {
+    /// For metrics.
+    pub readings: Readings,
+    /// For the page.
+    pub observer: Observer,
 }
 
 /// Whether it listens.
@@ -89,7 +99,7 @@ impl WebServer {
     /// If there can be no thread.
     pub fn start(
         settings: WebSettings,
-        readings: Readings,
+        views: Views,
         requests: mpsc::Sender<ReportRequest>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
@@ -104,7 +114,7 @@ impl WebServer {
                 tokio::select! {
                     // The sender sends nothing: it goes.
                     _gone = stopped => {}
-                    () = serve(settings, readings, requests, &of_thread) => {}
+                    () = serve(settings, views, requests, &of_thread) => {}
                 }
             });
         })
@@ -122,7 +132,7 @@ impl WebServer {
 /// Serves, for ever.
 async fn serve(
     settings: WebSettings,
-    readings: Readings,
+    views: Views,
     requests: mpsc::Sender<ReportRequest>,
     state: &Mutex<ListenState>,
 ) {
@@ -142,10 +152,13 @@ async fn serve(
     };
     set(ListenState::Listening);
     let answered = Arc::<Answered>::default();
-    let looks = Looks::new(readings, Arc::clone(&answered));
+    let looks = Looks::new(views.readings, Arc::clone(&answered));
+    let overviews = Overviews::new(views.observer, requests.clone());
     let served = Arc::new(Served {
         access: AccessRules::new(&settings.http, settings.token),
         scrape: tokio::sync::Mutex::new(Scrape::new(looks, requests)),
+        overviews: tokio::sync::Mutex::new(overviews),
+        pages: Arc::new(Semaphore::new(MAX_PAGES)),
         answered,
     });
     let mut connections = Connections::new(CONNECTIONS);
@@ -156,8 +169,9 @@ async fn serve(
             () = time::sleep(GRACE), if !has_room => {}
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {
-                    let asked = Arc::default();
-                    let task = connection(stream, peer, Arc::clone(&asked), Arc::clone(&served));
+                    let progress = Progress::default();
+                    let asked = Arc::clone(&progress.asked);
+                    let task = connection(stream, peer, progress, Arc::clone(&served));
                     connections.add(panics::of_connection(task), asked);
                 }
                 Err(error) => {
@@ -197,14 +211,9 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// One request, and its answer; sets `asked` when the request is there.
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    asked: Arc<AtomicBool>,
-    served: Arc<Served>,
-) {
-    let served = http1::Builder::new()
+/// One request, and its answer, for as long as the peer takes of it.
+async fn connection(stream: TcpStream, peer: SocketAddr, progress: Progress, served: Arc<Served>) {
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .keep_alive(false)
@@ -212,11 +221,23 @@ async fn connection(
         .max_headers(HEADERS)
         .serve_connection(
             TokioIo::new(stream),
-            service_fn(|request| exchange::exchange(request, &served, &asked)),
+            service_fn(|request| exchange::exchange(request, &served, &progress)),
         );
-    match time::timeout(CONNECTION_TIMEOUT, served).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!("metrics: {peer}: {error}"),
-        Err(_) => tracing::debug!("metrics: {peer}: not done within {CONNECTION_TIMEOUT:?}"),
+    let mut connection = std::pin::pin!(connection);
+    let mut taken = 0;
+    loop {
+        match time::timeout(CONNECTION_TIMEOUT, connection.as_mut()).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => return tracing::debug!("admin.http: {peer}: {error}"),
+            Err(_) => {
+                let before = mem::replace(&mut taken, progress.taken.load(Ordering::Relaxed));
+                if taken == before {
+                    tracing::debug!(
+                        "admin.http: {peer}: nothing taken within {CONNECTION_TIMEOUT:?}"
+                    );
+                    return;
+                }
+            }
+        }
     }
 }

@@ -276,6 +276,12 @@ pub(super) enum Command {
         #[command(flatten)]
         show: Show,
     },
+    /// Everything at a glance, anew each second: what the page of `admin.http` shows
+    #[command(after_help = examples(&["lb top", "lb top -o json"]))]
+    Top {
+        #[command(flatten)]
+        show: Show,
+    },
     /// Detach, and remove every flow, map and cell of the instance
     Down {
         #[command(flatten)]

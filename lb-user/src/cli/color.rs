@@ -68,13 +68,18 @@ fn chosen(when: When, is_terminal: bool, no_color: Option<&OsStr>, term: Option<
 
 /// How something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+pub(super) enum Standing {
     Good,
     Doubtful,
     Bad,
 }
 
 impl Standing {
+    /// Of the worst of the words of a cell, if any says how something is.
+    pub(super) fn worst(text: &str) -> Option<Self> {
+        text.split(", ").filter_map(Self::of).max()
+    }
+
     /// Of a word of the tables.
     fn of(word: &str) -> Option<Self> {
         match word {
@@ -112,8 +117,7 @@ fn count(word: &str) -> Option<Standing> {
 
 /// A cell, in the colour of the worst of its words.
 fn cell(text: &str) -> String {
-    let worst = text.split(", ").filter_map(Standing::of).max();
-    worst.map_or_else(|| text.to_owned(), |worst| styled(text, worst.style()))
+    Standing::worst(text).map_or_else(|| text.to_owned(), |worst| styled(text, worst.style()))
 }
 
 fn styled(text: &str, style: Style) -> String {

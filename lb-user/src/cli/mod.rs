@@ -25,6 +25,7 @@ mod schemas;
 mod services;
 mod status;
 mod table;
+mod top;
 mod version;
 
 use std::{env, process::ExitCode};
@@ -154,6 +155,7 @@ pub fn main() -> ExitCode {
         } => events::show(after, follow, &show),
         Command::Drops { names: true, show } => drops::names::show(&show),
         Command::Drops { names: false, show } => drops::show(&show),
+        Command::Top { show } => top::show(&show),
         Command::Down { instance } => down::down(&instance.name),
         Command::Version { output } => version::show(output.format),
         Command::Completion { shell } => {

@@ -17,6 +17,7 @@ use crate::{
         drops::{DropsReport, NamesReport},
         events::{EventReport, EventsReport},
         health::Summary,
+        overview::Overview,
         services::ServicesReport,
         status::StatusReport,
     },
@@ -69,6 +70,7 @@ pub fn schemas() -> Vec<AnswerSchema> {
         of::<EventReport>("event", &["lb events --follow"]),
         of::<DropsReport>("drops", &["lb drops"]),
         of::<NamesReport>("names", &["lb drops --names"]),
+        of::<Overview>("overview", &["lb top"]),
         of::<VersionReport>("version", &["lb version"]),
     ]
 }

@@ -19,21 +19,21 @@ pub struct EventsReport {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct EventReport {
     /// Its number, one more with each; a number that is left out is an event that was not read in time.
-    number: u64,
+    pub number: u64,
     /// When, as RFC 3339 has it, in UTC.
     #[schemars(extend("format" = "date-time"))]
     pub time: String,
     /// What kind: `confirm`, `drain`, `health`, `interface`, `kill`, `mend`, `metrics`, `neighbour`, `override`, `process`, `reload`,
     /// `rollback`, `state`.
-    kind: String,
+    pub kind: String,
     /// How grave it is: `error` if something does not serve, `warning` if a part of it does not, `notice` else.
-    severity: Severity,
+    pub severity: Severity,
     /// What it happened to, as `backend kas-a/10.32.96.105:30918`.
-    object: String,
+    pub object: String,
     /// What happened, for people.
-    words: String,
+    pub words: String,
     /// The process that requested it: user id and process id, if one did.
-    by: Option<String>,
+    pub by: Option<String>,
 }
 
 impl From<Event> for EventReport {

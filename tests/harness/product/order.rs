@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     oracle::query::{BackendHealth, BackendLine, Event, list},
     process,
-    product::lb::Lb,
+    product::lb::{Lb, binary},
 };
 
 /// How a command of `lb` ended.
@@ -54,6 +54,20 @@ impl Lb<'_> {
         let mut command = self.command()?;
         command.args(words).args(["--instance", self.site().run()]);
         said(&mut command)
+    }
+
+    /// What [`Self::tell`] runs, as a line for a shell.
+    ///
+    /// # Errors
+    ///
+    /// When there is no `lb`.
+    pub fn line(&self, words: &[&str]) -> Result<String> {
+        let program = binary("LB_BIN", "lb")?;
+        let (program, instance) = (program.display(), self.site().run());
+        Ok(format!(
+            "{program} {} --instance {instance}",
+            words.join(" ")
+        ))
     }
 
     /// As [`Self::tell`], but does not wait for what comes of it.

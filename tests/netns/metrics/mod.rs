@@ -2,7 +2,9 @@
 
 mod abuse;
 mod counts;
+mod live;
 mod page;
 mod reach;
 mod scrape;
 mod size;
+mod top;

@@ -108,9 +108,20 @@ fn a_scrape_of_many_services_is_made_within_half_a_second() -> Result<()> {
         println!("{bytes} bytes in {} ms", took.as_millis());
     }
     println!("{count} connections meanwhile, the longest took {longest:?}");
+    for words in [&["status"][..], &["top", "-o", "json"]] {
+        let start = Instant::now();
+        lb.tell(words)?.done()?;
+        println!("lb {words:?} took {:?}", start.elapsed());
+    }
+    let overview = format!("http://{LISTEN}/v1/overview");
     let start = Instant::now();
-    lb.tell(&["status"])?.done()?;
-    println!("lb status took {:?}", start.elapsed());
+    let (status, json) = curl(&topology.lb, &[&overview])?;
+    println!(
+        "an overview has {} bytes and took {:?}",
+        json.len(),
+        start.elapsed()
+    );
+    assert_eq!(status, 200);
 
     let text = next_page(&topology.lb)?;
     assert_eq!(promtool(&text)?, "");

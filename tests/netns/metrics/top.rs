@@ -1,0 +1,193 @@
+//! `lb top` on a terminal: what it shows, what keys do, and how it leaves the terminal.
+
+use std::{
+    io::{Read as _, Write as _},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    poll, process,
+    product::lb::Lb,
+    topology::{ECHO, Topology},
+    traffic::client,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use vt100::Parser;
+
+use crate::{
+    flows::life::LIMIT,
+    health::verdicts::{SOON, Site, wait_for},
+};
+
+/// Lines and columns of the terminal.
+const SIZE: (u16, u16) = (40, 160);
+/// Connections that stay open.
+const OPEN: u16 = 3;
+
+/// `lb top` on a pseudo-terminal, which script(1) makes.
+struct Top {
+    script: Child,
+    keys: ChildStdin,
+    screen: Arc<Mutex<Parser>>,
+}
+
+impl Top {
+    fn start(topology: &Topology, lb: &Lb<'_>) -> Result<Self> {
+        let (rows, columns) = SIZE;
+        let words = lb.line(&["top"])?;
+        let line = format!("stty rows {rows} cols {columns}; exec {words}");
+        let mut command = topology.lb.command("script");
+        command.args([
+            "--quiet",
+            "--return",
+            "--flush",
+            "--command",
+            &line,
+            "/dev/null",
+        ]);
+        command.env("TERM", "xterm-256color").stdin(Stdio::piped());
+        let mut script = command.stdout(Stdio::piped()).spawn()?;
+        let keys = script.stdin.take().context("its keys")?;
+        let mut output = script.stdout.take().context("its screen")?;
+        let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
+        let of_reader = Arc::clone(&screen);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = output.read(&mut bytes) {
+                let mut screen = of_reader.lock().unwrap_or_else(PoisonError::into_inner);
+                screen.process(&bytes[..read]);
+            }
+        });
+        Ok(Self {
+            script,
+            keys,
+            screen,
+        })
+    }
+
+    fn press(&mut self, keys: &str) -> Result<()> {
+        self.keys.write_all(keys.as_bytes())?;
+        Ok(self.keys.flush()?)
+    }
+
+    /// The lines of the screen.
+    fn lines(&self) -> Vec<String> {
+        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        screen.screen().rows(0, SIZE.1).collect()
+    }
+
+    /// The words of the line that begins like this and has all of these words, as soon as there is one.
+    fn row(&self, begin: &str, words: &[&str]) -> Result<Vec<String>> {
+        let found = poll::until(begin, LIMIT, || {
+            let row = self.lines().into_iter().find(|line| {
+                let has = |word: &&str| line.split_whitespace().any(|found| found == *word);
+                line.starts_with(begin) && words.iter().all(has)
+            });
+            Ok(row)
+        });
+        let row = found.with_context(|| format!("{words:?} in {:#?}", self.lines()))?;
+        Ok(row.split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _gone = self.script.kill();
+        let _gone = self.script.wait();
+    }
+}
+
+#[privileged_test]
+fn top_shows_what_there_is_and_leaves_the_terminal_as_it_was() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 2)?;
+    let mut lb = Lb::start(&topology, &site.http(""))?;
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+    let client = &topology.client().netns;
+    let open = client.inside(|| {
+        let open = (0..OPEN).map(|_| client::open(None, ECHO));
+        open.collect::<Result<Vec<_>>>()
+    })??;
+    let mut top = Top::start(&topology, &lb)?;
+    top.row("ok: 2 of 2 backends up", &[])?;
+    let flows = OPEN.to_string();
+    top.row("echo-a", &["2/2", &flows])?;
+    top.row("tenant-a", &["tenant", "native", &flows])?;
+
+    // What changes is seen, in another view as well.
+    site.health[1].refuse();
+    wait_for(&lb, &["up", "dead"], SOON)?;
+    top.row("echo-a", &["1/2"])?;
+    top.press("2")?;
+    top.row("echo-a", &[topology.nodes[1].name, "dead"])?;
+    top.row("echo-a", &[topology.nodes[0].name, "up"])?;
+    top.press("p")?;
+    poll::until("problems alone", LIMIT, || {
+        let lines = top.lines();
+        let of_first = lines
+            .iter()
+            .any(|line| line.contains(topology.nodes[0].name));
+        Ok((!of_first).then_some(()))
+    })?;
+    // The data plane goes on without its control plane, and so does this.
+    lb.kill()?;
+    top.row("unknown: no control plane runs", &[])?;
+    top.press("1\u{1b}p")?;
+    poll::until("all services again", LIMIT, || {
+        let lines = top.lines();
+        let row = lines.iter().find(|line| line.starts_with("echo-a"));
+        let row = row.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        Ok(row
+            .filter(|row| row.get(3..5) == Some(&["-", &flows]))
+            .map(drop))
+    })?;
+    drop(open);
+    ensure!(
+        top.screen
+            .lock()
+            .is_ok_and(|screen| screen.screen().alternate_screen()),
+        "no screen of its own"
+    );
+    top.press("q")?;
+    let status = poll::until("the end of lb top", LIMIT, || Ok(top.script.try_wait()?))?;
+    assert_eq!(status.code(), Some(0));
+    thread::sleep(Duration::from_millis(100));
+    let screen = top.screen.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor());
+    drop(screen);
+    lb.down()
+}
+
+/// Without a terminal it says so, and a terminal that goes ends it.
+#[privileged_test]
+fn top_needs_a_terminal() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 1)?;
+    let lb = Lb::start(&topology, &site.http(""))?;
+    let said = lb.tell(&["top"])?;
+    assert_eq!(said.code, Some(2), "{said:?}");
+    ensure!(
+        said.stderr.contains("`lb top` needs a terminal"),
+        "{said:?}"
+    );
+    let mut top = Top::start(&topology, &lb)?;
+    top.row("ok:", &[])?;
+    let id = i32::try_from(top.script.id())?;
+    kill(Pid::from_raw(id), Signal::SIGTERM)?;
+    poll::until("the end of lb top", LIMIT, || {
+        Ok(top.script.try_wait()?.map(drop))
+    })?;
+    poll::until("no process of lb top", LIMIT, || {
+        let left = process::finish(Command::new("pgrep").args(["-f", &lb.line(&["top"])?]))?;
+        Ok(left.stdout.is_empty().then_some(()))
+    })?;
+    lb.down()
+}

@@ -3,19 +3,20 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use anyhow::{Context as _, Result};
-use aya::maps::InnerMap;
+use anyhow::{Context as _, Result, ensure};
+use aya::maps::{Array, InnerMap, MapData};
 use nix::{
     errno::Errno,
     libc::{self, c_int},
 };
 
-/// The command of `bpf(2)`, of Linux 5.6; for maps of maps of 5.19. See [`bpf.h`].
+/// Commands of `bpf(2)`, of Linux 5.6; for maps of maps of 5.19. See [`bpf.h`].
 ///
 /// [`bpf.h`]: https://github.com/torvalds/linux/blob/v6.1/include/uapi/linux/bpf.h#L924
+const BPF_MAP_LOOKUP_BATCH: c_int = 24;
 const BPF_MAP_UPDATE_BATCH: c_int = 26;
 
-/// `union bpf_attr`, as far as this command reads it.
+/// `union bpf_attr`, as far as these commands read it.
 #[repr(C)]
 struct Attributes {
     in_batch: u64,
@@ -43,7 +44,7 @@ pub(super) fn update(map: &impl InnerMap, keys: &[u32], values: &[u32]) -> Resul
         keys: keys.as_ptr().addr() as u64,
         values: values.as_ptr().addr() as u64,
         count: u32::try_from(keys.len().min(values.len())).context("count the elements")?,
-        map: map.fd().as_fd().as_raw_fd().cast_unsigned(),
+        map: descriptor(map),
         element_flags: 0,
         flags: 0,
     };
@@ -60,4 +61,47 @@ pub(super) fn update(map: &impl InnerMap, keys: &[u32], values: &[u32]) -> Resul
     Errno::result(result)
         .map(drop)
         .context("write elements of a map")
+}
+
+/// All values of an array of numbers of 32 bits.
+///
+/// # Errors
+///
+/// If the kernel refuses it.
+pub(super) fn values(map: &Array<MapData, u32>) -> Result<Vec<u32>> {
+    let (count, descriptor) = (map.len(), descriptor(map));
+    let room = usize::try_from(count).context("count the elements")?;
+    let (mut last, mut keys, mut values) = (0_u32, vec![0_u32; room], vec![0_u32; room]);
+    let mut attributes = Attributes {
+        in_batch: 0,
+        out_batch: (&raw mut last).addr() as u64,
+        keys: keys.as_mut_ptr().addr() as u64,
+        values: values.as_mut_ptr().addr() as u64,
+        count,
+        map: descriptor,
+        element_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads and writes `attributes`, whose size it gets; it writes one number of 32 bits to `last`, and
+    // `count` of them to each of the vectors, which have as many and outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_MAP_LOOKUP_BATCH,
+            &raw mut attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    match Errno::result(result) {
+        // There are no more than were wanted.
+        Ok(_) | Err(Errno::ENOENT) => {}
+        Err(error) => return Err(error).context("read elements of a map"),
+    }
+    let read = attributes.count;
+    ensure!(read == count, "read {read} of {count} elements of a map");
+    Ok(values)
+}
+
+fn descriptor(map: &impl InnerMap) -> u32 {
+    map.fd().as_fd().as_raw_fd().cast_unsigned()
 }

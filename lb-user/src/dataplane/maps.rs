@@ -287,9 +287,20 @@ impl Maps {
             Inner::None => None,
             Inner::Closed => Some(vec![0]),
             Inner::Open(table) => {
-                let size = table.get(&table::SIZE, 0)?;
-                let ids = (0..size).map(|slot| table.get(&table::id(slot), 0));
-                let mut ids = ids.collect::<Result<Vec<_>, _>>()?;
+                let entries = batch::values(&table)?;
+                let entry = |index| {
+                    let entry = entries.get(usize::try_from(index).ok()?);
+                    entry.copied()
+                };
+                let size = entry(table::SIZE).unwrap_or_default();
+                let ids = (0..size).map(|slot| entry(table::id(slot)));
+                let ids: Option<Vec<u32>> = ids.collect();
+                let mut ids = ids.with_context(|| {
+                    format!(
+                        "Maglev table {pool} has {} elements for {size} places",
+                        table.len()
+                    )
+                })?;
                 if table.len() <= table::backends(size) {
                     ids.push(0);
                 }

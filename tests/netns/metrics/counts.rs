@@ -1,10 +1,12 @@
 //! Counts of flows: ten connections are ten more, and no sum falls, whatever becomes of the process and the configuration.
 
+use std::net::SocketAddrV4;
+
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
-    product::lb::Lb,
-    topology::{ECHO, Topology, VIP},
+    product::{config::Config, lb::Lb},
+    topology::{ECHO, ECHO_NODE_PORT, Topology, VIP},
     traffic::client,
 };
 
@@ -108,5 +110,64 @@ fn g2_ten_connections_are_ten_more_and_no_sum_falls() -> Result<()> {
     let third = samples(&next_page(&topology.lb)?)?;
     assert_eq!(sums(&third, OF_SERVICE), Samples::new());
     ensure_no_less(&sums(&second, OF_NETWORK), &sums(&third, OF_NETWORK))?;
+    lb.down()
+}
+
+/// The connects of the service that took no longer than these seconds, of all that took less than the longest bucket.
+fn connects_within(samples: &Samples, seconds: f64) -> Result<f64> {
+    let buckets = samples.iter().filter_map(|(name, count)| {
+        let labels = name.strip_prefix("lb_service_connect_seconds_bucket")?;
+        let (_, bound) = labels.split_once(r#"le=""#)?;
+        let (bound, _) = bound.split_once('"')?;
+        let is_ours = labels.contains(r#"service="echo-a""#);
+        is_ours.then_some((bound.parse::<f64>().ok()?, *count))
+    });
+    let within = buckets.filter(|(bound, _)| *bound <= seconds);
+    let largest = within.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    Ok(largest.context("a bucket")?.1)
+}
+
+/// G8: a backend whose frames wait 20 ms or more for their turn has its connects in other buckets.
+#[privileged_test]
+fn g8_a_slower_backend_moves_the_buckets() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _site = Site::new(&topology, 1)?;
+    let node = &topology.nodes[0];
+    let at = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+    let config = Config::poc()
+        .mgmt_pool("echo-a", [at])
+        .tcp_service("echo-a", ECHO)
+        .set("admin.http.listen", LISTEN);
+    let lb = Lb::start(&topology, &config)?;
+    page(&topology.lb)?;
+    connect(&topology)?;
+    let before = samples_with(&topology, CONNECTIONS)?;
+    let all = f64::from(CONNECTIONS);
+    assert!(
+        (connects_within(&before, 0.02)? - all).abs() < 0.5,
+        "{before:#?}"
+    );
+
+    // A SYN-ACK of 74 bytes waits for 74 ms, but for the first one.
+    let qdisc = "root tbf rate 8kbit burst 100 latency 5s";
+    node.netns.run(&format!("tc qdisc add dev eth0 {qdisc}"))?;
+    connect(&topology)?;
+    let after = samples_with(&topology, 2 * CONNECTIONS)?;
+    let fast = connects_within(&after, 0.02)? - all;
+    ensure!((0.0..=1.0).contains(&fast), "{fast} of {all} within 20 ms");
+    assert!((connects_within(&after, 1.1)? - 2.0 * all).abs() < 0.5);
+    let sum = |samples: &Samples| {
+        samples
+            .get(&format!("lb_service_connect_seconds_sum{OF_SERVICE}"))
+            .copied()
+    };
+    let more = sum(&after)
+        .zip(sum(&before))
+        .map(|(after, before)| after - before);
+    let least = 0.02 * (all - 1.0);
+    ensure!(
+        more > Some(least),
+        "{more:?} s, expected more than {least} s"
+    );
     lb.down()
 }

@@ -2,6 +2,7 @@
 
 mod abuse;
 mod counts;
+mod faults;
 mod live;
 mod page;
 mod reach;

@@ -34,7 +34,7 @@ const EVENTS: &str = "text/event-stream";
 const METHODS: &str = "GET, HEAD";
 /// What a browser may do with an answer: nothing but to show the page, with files and data of this port.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 /// The pages that may be open: other connections are for scrapers.
 pub(super) const MAX_PAGES: usize = 4;
 

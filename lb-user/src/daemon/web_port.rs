@@ -93,7 +93,8 @@ impl WebPort {
         let (severity, words) = match state {
             ListenState::Opening => return,
             ListenState::Listening => {
-                let words = format!("metrics are at http://{}/metrics", settings.http.listen);
+                let listen = settings.http.listen;
+                let words = format!("the page is at http://{listen}/, metrics at /metrics");
                 tracing::info!("{words}");
                 (Severity::Notice, words)
             }

@@ -19,13 +19,13 @@ section! {
     struct RawAdmin = "admin" {
         /// A group of `/etc/group`, by name or number, whose members may look over the admin socket, and change nothing.
         optional group: Name,
-        /// Metrics for Prometheus, by HTTP. It changes nothing: GET and HEAD are all that is answered.
+        /// Metrics for Prometheus, and the page, by HTTP. It changes nothing: GET and HEAD are all that is answered.
         optional http: Whole<RawAdminHttp> => "no listener",
     }
 }
 
 section! {
-    /// Metrics for Prometheus by HTTP, on the host itself: `/metrics`, and `/healthz`.
+    /// Metrics for Prometheus and the page by HTTP, on the host itself: `/`, `/metrics`, and `/healthz`.
     struct RawAdminHttp = "admin.http" {
         /// The address and port, such as `127.0.0.1:9180`. The address is a loopback one, or one that the host has on
         /// the network of management. One that clients may reach is refused: any (`0.0.0.0`, `[::]`), or one in a

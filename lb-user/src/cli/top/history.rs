@@ -11,12 +11,12 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 
 /// New flows a second of each network and service at the latest looks.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct Curves {
     networks: BTreeMap<String, VecDeque<f64>>,
     services: BTreeMap<String, VecDeque<f64>>,
 }
 
-impl History {
+impl Curves {
     /// Adds a look; what is not in it is forgotten.
     pub(super) fn add(&mut self, rates: &FlowRates) {
         follow(&mut self.networks, &rates.networks);
@@ -81,7 +81,7 @@ mod tests {
             .into(),
             ..FlowRates::default()
         };
-        let mut history = History::default();
+        let mut history = Curves::default();
         history.add(&rates("a", 9.0));
         for _ in 0..LOOKS {
             history.add(&rates("a", 1.0));

@@ -4,7 +4,7 @@ use anyhow::Error;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::{
-    history::History,
+    history::Curves,
     rows::{self, TopRows},
 };
 use crate::reports::overview::Overview;
@@ -70,7 +70,7 @@ pub(super) struct TopState {
     pub(super) overview: Overview,
     /// Why there is no newer one.
     pub(super) failure: Option<String>,
-    pub(super) history: History,
+    pub(super) history: Curves,
     pub(super) view: View,
     pub(super) filter: RowFilter,
     /// Whether keys are letters of the text.
@@ -86,7 +86,7 @@ impl TopState {
         Self {
             overview,
             failure: None,
-            history: History::default(),
+            history: Curves::default(),
             view: View::default(),
             filter: RowFilter::default(),
             is_typing: false,

@@ -1,6 +1,7 @@
 //! Metrics by HTTP: what they show, what reaches them, and what comes of those that abuse them.
 
 mod abuse;
+mod alerts;
 mod counts;
 mod faults;
 mod live;

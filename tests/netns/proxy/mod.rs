@@ -2,7 +2,7 @@
 
 mod access;
 mod clients;
-mod guard;
+pub(crate) mod guard;
 mod hosts;
 mod hosts_routes;
 mod limits;

@@ -1,6 +1,7 @@
 //! The alerts and the board that are shipped: what Prometheus makes of them, and that each alert fires when its fault is
 //! made, and only then.
 
+mod board;
 mod objects;
 mod process;
 mod prometheus;

@@ -15,7 +15,10 @@ use lb_tests::{
     traffic::client,
 };
 
-use super::prometheus::{Prometheus, SCRAPE};
+use super::{
+    board,
+    prometheus::{Prometheus, SCRAPE},
+};
 use crate::{
     flows::life::LIMIT,
     health::verdicts::{FAST, HEALTH_PORT, Site, at_endpoints, wait_for},
@@ -31,6 +34,12 @@ pub(super) const MADE: &[&str] = &[
     "LbPoolDegraded",
     "LbPoolServiceDown",
     "LbPoolWithoutBackend",
+];
+
+/// Metrics of the board's row of backends that have nothing to show: no backend answers a client, and none is silent.
+const EMPTY: [&str; 2] = [
+    "lb_backend_connects_total",
+    "lb_backend_unanswered_syns_total",
 ];
 
 const DEGRADED: &str = "LbPoolDegraded network=mgmt pool=echo-a";
@@ -110,6 +119,7 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
             CONNECTS_FAIL,
             "LbConfigStale",
         ]);
+        let fire = fire.and_then(|()| board::ensure_filled(&prometheus, &["Backends"], &EMPTY));
         stop.store(true, Ordering::Relaxed);
         let connects = connects.join().ok().context("the client panicked")?;
         fire.and(connects)

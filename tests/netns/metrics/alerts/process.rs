@@ -24,7 +24,7 @@ use lb_tests::{
 };
 use serde_json::json;
 
-use super::prometheus::Prometheus;
+use super::{board, prometheus::Prometheus};
 use crate::{
     metrics::page::LISTEN,
     proxy::{
@@ -51,6 +51,12 @@ const GENERIC: [&str; 2] = [
 ];
 const STARVED: &str = "LbSharedVipStarved service=shared";
 
+/// Rows of the board that have something to show at the end, and metrics that have not: the data plane alone serves none.
+const ROWS: [&str; 3] = ["Services", "Shared VIPs", "Process"];
+const EMPTY: [&str; 2] = [
+    "lb_service_refused_total",
+    "lb_shared_requests_refused_total",
+];
 /// Between two scrapes, and what each may take: a control plane has 2 s to answer.
 const PATIENT_SCRAPE: &str = "3s";
 /// Descriptors that the process may have.
@@ -127,7 +133,7 @@ fn a_process_that_is_silent_starved_or_down_raises_its_alerts() -> Result<()> {
     lb.tell(&["reload", "--confirm", "60s"])?.done()?;
     prometheus.note_coming("LbConfigUnconfirmed");
     put_a_folder_in_the_way(&topology)?;
-    drop(take_all_descriptors(&topology)?);
+    let served = take_all_descriptors(&topology)?;
     prometheus.wait_for(&[&GENERIC[..], &[STARVED, "LbUnmended"]].concat())?;
     take_limit_down(&lb)?;
     let frozen = freeze(lb.process(), "lb")?;
@@ -137,6 +143,8 @@ fn a_process_that_is_silent_starved_or_down_raises_its_alerts() -> Result<()> {
         "LbDescriptorsNearlyUsed",
     ])?;
     drop(frozen);
+    board::ensure_filled(&prometheus, &ROWS, &EMPTY)?;
+    drop(served);
 
     lb.kill()?;
     prometheus.wait_for(&["LbDown"])?;

@@ -23,7 +23,10 @@ use lb_tests::{
 };
 use lb_user::dataplane::pins::Pins;
 
-use super::prometheus::{Prometheus, SCRAPE};
+use super::{
+    board,
+    prometheus::{Prometheus, SCRAPE},
+};
 use crate::{flows::life::LIMIT, health::verdicts::connect, metrics::page::LISTEN};
 
 /// The alerts whose faults are made here.
@@ -36,6 +39,17 @@ pub(super) const MADE: &[&str] = &[
     "LbServiceFlowsNearMax",
     "LbSnatPortsExhausted",
     "LbSnatPortsNearlyUsed",
+];
+
+/// Rows of the board that have something to show at the end, and metrics that have not: nothing is checked or shared.
+const ROWS: [&str; 4] = ["State at a glance", "Networks", "Services", "Backends"];
+const EMPTY: [&str; 6] = [
+    "lb_backend_check_seconds",
+    "lb_backend_check_transitions_total",
+    "lb_backend_refused_syns_total",
+    "lb_backend_unanswered_syns_total",
+    "lb_quota_max_flows",
+    "lb_service_first_byte_seconds_bucket",
 ];
 
 const BACKENDS_FULL: &str = "LbBackendsFull service=full";
@@ -179,6 +193,7 @@ fn what_is_used_up_and_what_the_data_plane_loses_raise_their_alerts() -> Result<
     record.spoil()?;
     flows.iter().try_for_each(write)?;
     prometheus.wait_for(&[FLOW_LOG_LOST, DATA_PLANE_FAULT])?;
+    board::ensure_filled(&prometheus, &ROWS, &EMPTY)?;
     record.mend()?;
     drop((flows, full));
     prometheus.ensure_made(MADE)?;

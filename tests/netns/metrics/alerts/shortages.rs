@@ -53,6 +53,8 @@ const EMPTY: [&str; 6] = [
 ];
 
 const BACKENDS_FULL: &str = "LbBackendsFull service=full";
+/// Of SYNs without a client, which take one another's slots, most fail: it may fire before the other two have.
+const FLOODED: &str = "LbConnectsFail network=tenant-a service=echo-a";
 const DATA_PLANE_FAULT: &str = "LbDataPlaneFault network=mgmt reason=record_missing";
 const FLOW_LOG_LOST: &str = "LbFlowLogLost network=tenant-a";
 const NETWORK_NEAR_MAX: &str = "LbNetworkFlowsNearMax network=tenant-a";
@@ -189,6 +191,7 @@ fn what_is_used_up_and_what_the_data_plane_loses_raise_their_alerts() -> Result<
     let frozen = freeze(lb.process(), "lb")?;
     begin_flows(&topology)?;
     drop(frozen);
+    prometheus.note_coming(FLOODED);
     let mut record = NetworkRecord::of_tenant(&topology)?;
     record.spoil()?;
     flows.iter().try_for_each(write)?;

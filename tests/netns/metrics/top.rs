@@ -1,8 +1,9 @@
 //! `lb top` on a terminal: what it shows, what keys do, and how it leaves the terminal.
 
 use std::{
+    fs,
     io::{Read as _, Write as _},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    poll, process,
+    poll,
     product::lb::Lb,
     topology::{ECHO, Topology},
     traffic::client,
@@ -186,8 +187,20 @@ fn top_needs_a_terminal() -> Result<()> {
         Ok(top.script.try_wait()?.map(drop))
     })?;
     poll::until("no process of lb top", LIMIT, || {
-        let left = process::finish(Command::new("pgrep").args(["-f", &lb.line(&["top"])?]))?;
-        Ok(left.stdout.is_empty().then_some(()))
+        let words = lb.line(&["top"])?.replace(' ', "\0");
+        Ok((!is_running(&words)?).then_some(()))
     })?;
     lb.down()
+}
+
+/// Whether a process has these words, each with a zero byte behind it but for the last.
+fn is_running(words: &str) -> Result<bool> {
+    for entry in fs::read_dir("/proc")? {
+        // It may end meanwhile.
+        let line = fs::read(entry?.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).starts_with(words) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -10,10 +10,10 @@ use crate::{
     api::Severity,
     config::{BearerToken, Config, Network, Role},
     control::control_loop::Control,
-    metrics::report::ReportRequest,
+    metrics::report::LoopRequest,
     model::names::AppliedNames,
     observe::Observer,
-    web::{ListenState, Views, WebServer, WebSettings},
+    web::{ListenState, WebServer, WebSettings},
 };
 
 /// Requests for a report that wait; the one thread sends one at a time.
@@ -22,8 +22,8 @@ const REQUESTS: usize = 1;
 /// See the module.
 pub(super) struct WebPort {
     /// What the thread requests.
-    pub(super) requests: mpsc::Receiver<ReportRequest>,
-    sender: mpsc::Sender<ReportRequest>,
+    pub(super) requests: mpsc::Receiver<LoopRequest>,
+    sender: mpsc::Sender<LoopRequest>,
     server: Option<(WebSettings, WebServer)>,
     /// Of the configuration that it was opened by.
     generation: Option<u64>,
@@ -57,17 +57,19 @@ impl WebPort {
         self.generation = None;
     }
 
-    /// Answers a request of the thread.
-    pub(super) fn answer(&mut self, control: &mut Control, request: ReportRequest) {
-        if request.reply.is_closed() {
-            return;
-        }
+    /// Answers a request of the thread, which may have waited for too long.
+    pub(super) fn answer(&mut self, control: &mut Control, request: LoopRequest) {
         let names = self
             .names
             .get_or_insert_with(|| Arc::new(control.applied_names()));
-        let report = control.metrics_report(Arc::clone(names), request.events);
-        // It may have waited for too long.
-        let _gone = request.reply.send(report);
+        let names = Arc::clone(names);
+        match request {
+            LoopRequest::Report { events, reply } if !reply.is_closed() => {
+                let _gone = reply.send(control.metrics_report(names, events));
+            }
+            LoopRequest::Observer(reply) => drop(reply.send(observer(control, names))),
+            LoopRequest::Report { .. } => {}
+        }
     }
 
     /// Opens it as the configuration has it now, and reports what became of it.
@@ -123,21 +125,19 @@ impl WebPort {
         // First: the new one may have its port.
         self.server = None;
         self.state = ListenState::default();
-        let pins = running.pins();
-        let live = &running.data_plane.live;
-        let views = Views {
-            readings: live.readings(&pins.maps())?,
-            observer: Observer::new(
-                pins.clone(),
-                live.to_observe(&pins.maps())?,
-                Arc::new(control.applied_names()),
-                false,
-            )?,
-        };
-        let server = WebServer::start(settings.clone(), views, self.sender.clone())?;
+        let readings = running.data_plane.live.readings(&running.pins().maps())?;
+        let server = WebServer::start(settings.clone(), readings, self.sender.clone())?;
         self.server = Some((settings, server));
         Ok(())
     }
+}
+
+/// What sees all maps as this process does.
+fn observer(control: &Control, names: Arc<AppliedNames>) -> Result<Observer> {
+    let running = &control.running;
+    let pins = running.pins();
+    let maps = running.data_plane.live.to_observe(&pins.maps())?;
+    Observer::new(pins.clone(), maps, names, false)
 }
 
 fn settings(config: &Config) -> Result<Option<WebSettings>> {

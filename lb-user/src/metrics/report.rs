@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use anyhow::{Context as _, Result};
 use tokio::{
     sync::{mpsc, oneshot},
     time,
@@ -10,33 +11,55 @@ use tokio::{
 use crate::{
     api::{ControlStatus, Event, RefusedName},
     model::names::AppliedNames,
+    observe::Observer,
 };
 
 /// How long the control loop may take: a change of many pools takes a second or two.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A request for a report.
-#[derive(Debug)]
-pub struct ReportRequest {
-    /// How many of the latest events are wanted, and with them the names that shared VIPs have refused; 0: neither.
-    pub events: usize,
-    /// Where the report is sent.
-    pub reply: oneshot::Sender<ControlReport>,
+/// A request to the control loop.
+pub enum LoopRequest {
+    /// What it knows.
+    Report {
+        /// How many of the latest events are wanted, and with them the names that shared VIPs have refused; 0: neither.
+        events: usize,
+        /// Where the report is sent.
+        reply: oneshot::Sender<ControlReport>,
+    },
+    /// Maps to look at, which only it may open.
+    Observer(oneshot::Sender<Result<Observer>>),
 }
 
-impl ReportRequest {
+impl LoopRequest {
     /// Requests a report; none if none comes in time.
-    pub(crate) async fn send(
+    pub(crate) async fn report(
         requests: &mpsc::Sender<Self>,
         events: usize,
     ) -> Option<ControlReport> {
-        let (reply, answer) = oneshot::channel();
-        let done = async {
-            requests.send(Self { events, reply }).await.ok()?;
-            answer.await.ok()
-        };
-        time::timeout(REPORT_TIMEOUT, done).await.ok().flatten()
+        send(requests, |reply| Self::Report { events, reply }).await
     }
+
+    /// Requests an observer.
+    ///
+    /// # Errors
+    ///
+    /// If none comes in time, or a map cannot be opened.
+    pub(crate) async fn observer(requests: &mpsc::Sender<Self>) -> Result<Observer> {
+        let answer = send(requests, Self::Observer).await;
+        answer.context("the control plane does not answer")?
+    }
+}
+
+async fn send<T>(
+    requests: &mpsc::Sender<LoopRequest>,
+    request: impl FnOnce(oneshot::Sender<T>) -> LoopRequest,
+) -> Option<T> {
+    let (reply, answer) = oneshot::channel();
+    let done = async {
+        requests.send(request(reply)).await.ok()?;
+        answer.await.ok()
+    };
+    time::timeout(REPORT_TIMEOUT, done).await.ok().flatten()
 }
 
 /// What the control loop knows.

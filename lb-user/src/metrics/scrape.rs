@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{
     encode::TextFormat,
-    report::{ControlReport, ReportRequest},
+    report::{ControlReport, LoopRequest},
     snapshot::Looks,
 };
 
@@ -18,7 +18,7 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 /// See the module.
 pub(crate) struct Scrape {
     looks: Looks,
-    requests: mpsc::Sender<ReportRequest>,
+    requests: mpsc::Sender<LoopRequest>,
     /// The latest report that came.
     report: Option<ControlReport>,
     /// When one was requested last, and whether it came.
@@ -35,7 +35,7 @@ struct Text {
 
 impl Scrape {
     /// By these looks, and reports that are requested there.
-    pub(crate) fn new(looks: Looks, requests: mpsc::Sender<ReportRequest>) -> Self {
+    pub(crate) fn new(looks: Looks, requests: mpsc::Sender<LoopRequest>) -> Self {
         Self {
             looks,
             requests,
@@ -50,7 +50,7 @@ impl Scrape {
         if let Some((when, responds)) = self.asked.filter(|(when, _)| when.elapsed() < MAX_AGE) {
             return responds && when.elapsed() < MAX_AGE;
         }
-        let report = ReportRequest::send(&self.requests, 0).await;
+        let report = LoopRequest::report(&self.requests, 0).await;
         let responds = report.is_some();
         self.asked = Some((Instant::now(), responds));
         self.report = report.or_else(|| self.report.take());

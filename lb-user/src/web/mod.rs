@@ -10,4 +10,4 @@ mod live;
 mod overviews;
 mod server;
 
-pub use self::server::{ListenState, Views, WebServer, WebSettings};
+pub use self::server::{ListenState, WebServer, WebSettings};

@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 use tokio::{sync::mpsc, task};
 
 use crate::{
-    metrics::report::{ControlReport, ReportRequest},
+    metrics::report::{ControlReport, LoopRequest},
     model::report::Versioned,
     observe::Observer,
     reports::{
@@ -24,6 +24,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How often at least, however long it takes.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
+/// How long what is looked at stays open without a page.
+const REST_TIMEOUT: Duration = Duration::from_secs(4);
 /// An interval has so many times the time that it took to make one.
 const IDLE_PARTS: u32 = 10;
 /// Stands for the health of backends.
@@ -31,8 +33,9 @@ const SILENT: &str = "the control plane does not answer";
 
 /// See the module.
 pub(super) struct Overviews {
-    eye: Arc<Mutex<Eye>>,
-    requests: mpsc::Sender<ReportRequest>,
+    /// While a page is open: it has dozens of descriptors.
+    eye: Option<Arc<Mutex<Eye>>>,
+    requests: mpsc::Sender<LoopRequest>,
     /// The latest report that came.
     report: Option<ControlReport>,
     latest: Option<Made>,
@@ -63,18 +66,36 @@ impl Made {
 }
 
 impl Overviews {
-    /// By this observer, and reports that are requested there.
-    pub(super) fn new(observer: Observer, requests: mpsc::Sender<ReportRequest>) -> Self {
-        let eye = Eye {
-            observer,
-            watch: Watch::default(),
-        };
+    /// By reports that are requested there.
+    pub(super) const fn new(requests: mpsc::Sender<LoopRequest>) -> Self {
         Self {
-            eye: Arc::new(Mutex::new(eye)),
+            eye: None,
             requests,
             report: None,
             latest: None,
         }
+    }
+
+    /// Closes what is looked at, if no page has been open for a while.
+    pub(super) fn rest(&mut self) {
+        let is_old = |latest: &Made| latest.until().elapsed() > REST_TIMEOUT;
+        if self.latest.as_ref().is_none_or(is_old) {
+            self.eye = None;
+        }
+    }
+
+    /// What looks, opened now if it is closed.
+    async fn eye(&mut self) -> Result<Arc<Mutex<Eye>>> {
+        if let Some(eye) = &self.eye {
+            return Ok(Arc::clone(eye));
+        }
+        let observer = LoopRequest::observer(&self.requests).await;
+        let eye = Arc::new(Mutex::new(Eye {
+            observer: observer.context("open the maps")?,
+            watch: Watch::default(),
+        }));
+        self.eye = Some(Arc::clone(&eye));
+        Ok(eye)
     }
 
     /// The latest one, or a new one if it is time.
@@ -89,14 +110,14 @@ impl Overviews {
             return Ok(latest.clone());
         }
         let begun = Instant::now();
-        let answer = ReportRequest::send(&self.requests, MAX_EVENTS).await;
+        let answer = LoopRequest::report(&self.requests, MAX_EVENTS).await;
         let responds = answer.is_some();
         self.report = answer.or_else(|| self.report.take());
         let report = self.report.as_ref();
         let report = report
             .context("the control plane has not answered yet")?
             .clone();
-        let eye = Arc::clone(&self.eye);
+        let eye = self.eye().await?;
         let look = Instant::now();
         let json = task::spawn_blocking(move || Eye::json(&eye, report, responds)).await??;
         let made = Made {

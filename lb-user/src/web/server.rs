@@ -28,9 +28,8 @@ use crate::{
     config::{AdminHttp, BearerToken},
     dataplane::readings::Readings,
     host,
-    metrics::{answered::Answered, report::ReportRequest, scrape::Scrape, snapshot::Looks},
+    metrics::{answered::Answered, report::LoopRequest, scrape::Scrape, snapshot::Looks},
     network::cell_thread,
-    observe::Observer,
     system::{panics, privileges},
 };
 
@@ -50,6 +49,8 @@ const HEADERS: usize = 32;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often it is tried to listen, where another process still does, or the address is not there yet.
 const LISTEN_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is looked whether a page is open.
+const REST_INTERVAL: Duration = Duration::from_secs(2);
 /// How often that may fail before it is reported: the process that has handed over closes its port a moment later.
 const SILENT_FAILURES: u32 = 4;
 
@@ -62,14 +63,6 @@ pub struct WebSettings {
     pub token: Option<BearerToken>,
     /// Interfaces by which clients reach this host, and no management does.
     pub client_interfaces: BTreeSet<String>,
-}
-
-/// What it shows.
-pub struct Views {
-    /// For metrics.
-    pub readings: Readings,
-    /// For the page.
-    pub observer: Observer,
 }
 
 /// Whether it listens.
@@ -99,8 +92,8 @@ impl WebServer {
     /// If there can be no thread.
     pub fn start(
         settings: WebSettings,
-        views: Views,
-        requests: mpsc::Sender<ReportRequest>,
+        readings: Readings,
+        requests: mpsc::Sender<LoopRequest>,
     ) -> Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let state = Arc::<Mutex<ListenState>>::default();
@@ -114,7 +107,7 @@ impl WebServer {
                 tokio::select! {
                     // The sender sends nothing: it goes.
                     _gone = stopped => {}
-                    () = serve(settings, views, requests, &of_thread) => {}
+                    () = serve(settings, readings, requests, &of_thread) => {}
                 }
             });
         })
@@ -132,8 +125,8 @@ impl WebServer {
 /// Serves, for ever.
 async fn serve(
     settings: WebSettings,
-    views: Views,
-    requests: mpsc::Sender<ReportRequest>,
+    readings: Readings,
+    requests: mpsc::Sender<LoopRequest>,
     state: &Mutex<ListenState>,
 ) {
     let set = |new| *state.lock().unwrap_or_else(PoisonError::into_inner) = new;
@@ -152,8 +145,8 @@ async fn serve(
     };
     set(ListenState::Listening);
     let answered = Arc::<Answered>::default();
-    let looks = Looks::new(views.readings, Arc::clone(&answered));
-    let overviews = Overviews::new(views.observer, requests.clone());
+    let looks = Looks::new(readings, Arc::clone(&answered));
+    let overviews = Overviews::new(requests.clone());
     let served = Arc::new(Served {
         access: AccessRules::new(&settings.http, settings.token),
         scrape: tokio::sync::Mutex::new(Scrape::new(looks, requests)),
@@ -162,10 +155,17 @@ async fn serve(
         answered,
     });
     let mut connections = Connections::new(CONNECTIONS);
+    let mut rests = time::interval(REST_INTERVAL);
     loop {
         let has_room = connections.have_room();
         tokio::select! {
             () = connections.ended() => {}
+            _ = rests.tick() => {
+                // It is looked at right now otherwise.
+                if let Ok(mut overviews) = served.overviews.try_lock() {
+                    overviews.rest();
+                }
+            }
             () = time::sleep(GRACE), if !has_room => {}
             accepted = listener.accept(), if has_room => match accepted {
                 Ok((stream, peer)) => {

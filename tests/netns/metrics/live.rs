@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    io::{BufRead as _, BufReader, Read as _},
+    io::{BufRead as _, BufReader},
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStdout, Stdio},
     time::{Duration, Instant},
@@ -28,6 +28,8 @@ use crate::{
 const OPEN: u16 = 5;
 /// Pages that may be open.
 const PAGES: usize = 4;
+/// Descriptors of maps in maps that the process goes on to hold, once it has looked at them.
+const CACHED: usize = 4;
 const TOKEN: &str = "0123456789abcdef0123";
 
 /// A page that is open: curl, which takes the chunks apart.
@@ -157,6 +159,9 @@ fn a_page_gets_overviews_as_they_are_made() -> Result<()> {
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up", "up"], LIMIT)?;
     page(&topology.lb)?;
+    let descriptors =
+        || Ok::<_, anyhow::Error>(fs::read_dir(format!("/proc/{}/fd", lb.id()))?.count());
+    let before = descriptors()?;
     let mut open = OpenPage::open(&topology.lb)?;
     assert!(open.next()?["rates"].is_null(), "there was none before");
     let begun = Instant::now();
@@ -206,11 +211,20 @@ fn a_page_gets_overviews_as_they_are_made() -> Result<()> {
         Ok(OpenPage::open(&topology.lb)?.next().ok().map(drop))
     })?;
 
-    // The stream ends with the process; the next one goes on where that was.
-    drop(lb);
-    let mut rest = String::new();
-    open.lines.read_to_string(&mut rest)?;
-    Ok(())
+    // What they look at is closed with the last one.
+    let meanwhile = descriptors()?;
+    println!("{before} descriptors, with pages {meanwhile}");
+    ensure!(
+        meanwhile > before,
+        "{meanwhile} descriptors, {before} before"
+    );
+    drop(others);
+    drop(open);
+    let rest = poll::until("no more descriptors", LIMIT, || {
+        Ok((descriptors()? <= before + CACHED).then_some(()))
+    });
+    rest.with_context(|| format!("{:?} descriptors", descriptors()))?;
+    lb.down()
 }
 
 /// What the page is of has nothing of the instance, and all else needs the token. A browser loads nothing from elsewhere.

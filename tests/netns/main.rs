@@ -1,8 +1,8 @@
 //! Real sockets through the attached programs, in network namespaces.
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
-//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, prometheus, strace, libfaketime, systemd, and the
-//! binaries `lb`, `lb-lab` and `lb-bench`, from `LB_BIN`, `LB_LAB_BIN` and `LB_BENCH_BIN` or from the release folder.
+//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, prometheus, strace, libfaketime, systemd,
+//! chromium with node and npm, and the binaries `lb`, `lb-lab` and `lb-bench`, from `LB_BIN`, `LB_LAB_BIN` and `LB_BENCH_BIN` or from the release folder.
 
 #![expect(
     clippy::tests_outside_test_module,

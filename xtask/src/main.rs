@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod book;
+mod browser;
 mod check;
 mod cmd;
 mod finding;

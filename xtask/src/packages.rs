@@ -27,7 +27,11 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 24] = [
+pub(crate) const NEEDS: [Need; 27] = [
+    Need {
+        tests_only: true,
+        ..need("chromium", "chromium", "chromium")
+    },
     need("curl", "curl", "curl"),
     need("dig", "bind9-dnsutils", "bind-utils"),
     need("dnsmasq", "dnsmasq-base", "dnsmasq"),
@@ -52,6 +56,14 @@ pub(crate) const NEEDS: [Need; 24] = [
     need("nft", "nftables", "nftables"),
     need("nginx", "nginx", "nginx"),
     need(STREAM_MODULE, "libnginx-mod-stream", "nginx-mod-stream"),
+    Need {
+        tests_only: true,
+        ..need("node", "nodejs", "nodejs")
+    },
+    Need {
+        tests_only: true,
+        ..need("npm", "npm", "nodejs-npm")
+    },
     need("nsenter", "util-linux", "util-linux"),
     need("openssl", "openssl", "openssl"),
     Need {

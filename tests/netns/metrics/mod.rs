@@ -2,6 +2,9 @@
 
 mod abuse;
 mod alerts;
+mod browser;
+mod browser_long;
+mod chromium;
 mod counts;
 mod faults;
 mod live;

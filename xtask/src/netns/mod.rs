@@ -22,7 +22,7 @@ use self::{
     progress::Progress,
     schedule::{Hints, Next, Schedule},
 };
-use crate::workspace::Workspace;
+use crate::{browser, workspace::Workspace};
 
 /// The words of one run.
 #[derive(Debug)]
@@ -51,6 +51,9 @@ pub(crate) fn at_once() -> usize {
 pub(crate) fn run(workspace: &Workspace, tests: PathBuf, options: &Options<'_>) -> Result<()> {
     let program = Program::new(workspace, tests, options.long)?;
     let names = chosen(program.list()?, options.names)?;
+    if names.iter().any(|name| name.starts_with(browser::TESTS)) {
+        browser::install(workspace)?;
+    }
     let hints = Hints::read(&workspace.root.join("tests/netns"), &program.logs)?;
     let at_once = at_once();
     let mut progress = Progress::new(names.len(), at_once);

@@ -135,35 +135,16 @@ fn last_check(last: &LastCheckReport) -> String {
 mod tests {
     use super::*;
     use crate::{
-        api::{BackendHealth, ControlStatus, LastCheck},
+        api::{BackendHealth, ControlStatus},
         health::HealthVerdict,
-        reports::{backends::join, samples},
+        reports::{
+            backends::join,
+            samples::{self, last, line},
+        },
     };
 
     fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
         samples::backend(id, "p", verdict)
-    }
-
-    fn line(id: Option<u32>) -> BackendLine {
-        BackendLine {
-            id,
-            name: "b".to_owned(),
-            pool: "p".to_owned(),
-            address: "10.0.0.2:80".to_owned(),
-            weight: 1,
-            share: 33.4,
-            next_hop: None,
-            syns: None,
-            counts: None,
-        }
-    }
-
-    fn last() -> LastCheck {
-        LastCheck {
-            outcome: CheckOutcome::Good("200 OK".to_owned()),
-            took_ms: 3,
-            age_ms: 2100,
-        }
     }
 
     fn control(backends: Vec<BackendHealth>) -> Option<ControlStatus> {

@@ -1,4 +1,4 @@
-//! What metrics have of the control loop: as much as `lb status` has, and a few numbers.
+//! What metrics and the page have of the control loop: as much as `lb status` has, a few numbers, and for the page events.
 
 use std::sync::Arc;
 

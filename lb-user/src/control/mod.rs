@@ -7,7 +7,7 @@
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
 //! the interfaces, `next_hop_watch` the next hops, [`passive_watch`] how backends answer clients, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
-//! [`persisted_state`] outlives the process, whose begin and end are events of `beginning`; `metrics_report` is what metrics have of it. [`reclaim`] frees ids of what is configured no more.
+//! [`persisted_state`] outlives the process, whose begin and end are events of `beginning`; `metrics_report` is what metrics and the page have of it. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;
 pub mod apply;

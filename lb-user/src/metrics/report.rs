@@ -1,4 +1,4 @@
-//! What the control loop reports: with every request of metrics, and for no more work than `lb status` makes it.
+//! What the control loop reports: with every request of metrics or the page, and for no more work than `lb status` makes it.
 
 use std::{sync::Arc, time::Duration};
 

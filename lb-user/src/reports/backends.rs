@@ -210,33 +210,14 @@ fn state(health: &BackendHealth, is_unreachable: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::samples, *};
-    use crate::api::{InterfaceStatus, LastCheck};
+    use super::{
+        super::samples::{self, last, line},
+        *,
+    };
+    use crate::api::InterfaceStatus;
 
     fn health(id: u32, verdict: HealthVerdict) -> BackendHealth {
         samples::backend(id, "p", verdict)
-    }
-
-    fn line(id: Option<u32>) -> BackendLine {
-        BackendLine {
-            id,
-            name: "b".to_owned(),
-            pool: "p".to_owned(),
-            address: "10.0.0.2:80".to_owned(),
-            weight: 1,
-            share: 33.4,
-            next_hop: None,
-            syns: None,
-            counts: None,
-        }
-    }
-
-    fn last() -> LastCheck {
-        LastCheck {
-            outcome: CheckOutcome::Good("200 OK".to_owned()),
-            took_ms: 3,
-            age_ms: 2100,
-        }
     }
 
     fn control(backends: Vec<BackendHealth>) -> Option<ControlStatus> {

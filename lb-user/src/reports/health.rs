@@ -180,38 +180,16 @@ fn network_problem(network: &NetworkStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::samples::{backend, control},
+        super::samples::{self, backend, control},
         *,
     };
     use crate::{
         api::{BackendHealth, Override, StaleReason},
         health::HealthVerdict,
-        observe::RingStatus,
     };
 
     fn network(change: impl Fn(&mut NetworkStatus)) -> NetworkStatus {
-        let mut network = NetworkStatus {
-            name: "tenant-a".to_owned(),
-            role: "tenant".to_owned(),
-            interface: "eth0".to_owned(),
-            vlan: None,
-            carrier: true,
-            mode: "native",
-            peer_without_program: false,
-            stopped: false,
-            mtu: 1500,
-            mss: 1460,
-            cell: None,
-            flows: 0,
-            max_flows: None,
-            counts: None,
-            quotas: Vec::new(),
-            half_open: RingStatus::default(),
-            udp_flows: RingStatus::default(),
-            unrested: 0,
-            unreported: 0,
-            icmp_floor: 0,
-        };
+        let mut network = samples::network("tenant-a");
         change(&mut network);
         network
     }

@@ -168,3 +168,80 @@ impl FlowRate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::samples::overview, *};
+
+    /// The overview of the samples, whose network `blue` has these counts, and drops.
+    fn look(flows: u64, connects: u64, connect_us: u64, dropped: u64) -> Overview {
+        let mut overview = overview();
+        overview.rates = None;
+        overview.status.status.networks[0].counts = Some(FlowCounts {
+            flows,
+            connects,
+            connect_us,
+            bytes_reply: 10 * flows,
+            ..FlowCounts::default()
+        });
+        overview.drops = vec![DropLine {
+            hook: "nic",
+            network: "blue".to_owned(),
+            reason: "denied",
+            dropped,
+            refused: 1,
+            since_last: None,
+            help: "",
+            samples: Vec::new(),
+        }];
+        overview
+    }
+
+    #[test]
+    fn rates_are_of_what_came_between_two_looks() {
+        let begin = Instant::now();
+        let mut watch = Watch::default();
+        let mut first = look(100, 10, 5000, 7);
+        watch.follow(&mut first, begin);
+        assert_eq!((first.rates, first.drops[0].since_last), (None, None));
+        let mut second = look(150, 14, 13_000, 11);
+        watch.follow(&mut second, begin + Duration::from_secs(2));
+        assert_eq!(second.drops[0].since_last, Some(4));
+        let rates = second.rates.unwrap();
+        assert_eq!(rates.seconds, Seconds::from_millis(2000));
+        let blue = FlowRate {
+            flows: 25.0,
+            bytes_reply: 250.0,
+            dropped: 2.0,
+            connect_seconds: Some(0.002),
+            ..FlowRate::default()
+        };
+        assert_eq!(rates.networks, [("blue".to_owned(), blue)].into());
+    }
+
+    #[test]
+    fn what_begins_anew_has_no_rate_below_none() {
+        let begin = Instant::now();
+        let mut watch = Watch::default();
+        watch.follow(&mut look(100, 10, 5000, 7), begin);
+        let mut second = look(1, 0, 0, 2);
+        watch.follow(&mut second, begin + Duration::from_secs(1));
+        let rates = second.rates.unwrap();
+        let blue = rates.networks["blue"];
+        assert_eq!((blue.flows, blue.connect_seconds), (0.0, None));
+        // The one answer is in it.
+        assert_eq!(second.drops[0].since_last, Some(3));
+    }
+
+    #[test]
+    fn looks_that_are_far_apart_or_at_once_make_no_rates() {
+        for passed in [Duration::ZERO, MAX_INTERVAL + Duration::from_secs(1)] {
+            let begin = Instant::now();
+            let mut watch = Watch::default();
+            watch.follow(&mut look(1, 0, 0, 0), begin);
+            let mut second = look(2, 0, 0, 0);
+            watch.follow(&mut second, begin + passed);
+            assert_eq!(second.rates, None, "{passed:?}");
+        }
+    }
+}

@@ -294,8 +294,9 @@ async fn read_header(
 async fn read_more(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<(), SniRefusal> {
     loop {
         client.readable().await.map_err(|_| SniRefusal::Gone)?;
-        // No buffer is kept for a client that has not sent anything.
-        bytes.reserve(CHUNK);
+        // No buffer is kept for a client that has not sent anything. `exact`: one that doubles
+        // moves with each read and is cut again, which leaves holes between the others of a fifth of their bytes.
+        bytes.reserve_exact(CHUNK);
         match client.try_read_buf(bytes) {
             Ok(0) => return Err(SniRefusal::Gone),
             Ok(_) => return Ok(()),
@@ -350,5 +351,30 @@ async fn tell(mut client: TcpStream, alert: u8) {
     let alert = client_hello::alert_record(alert);
     if let Ok(Ok(())) = timeout(CLOSE_TIMEOUT, client.write_all(&alert)).await {
         hear_out(&client).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_hello_has_no_more_memory_than_it_takes() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (mut client, (mut served, _)) = (client.unwrap(), listener.accept().await.unwrap());
+        let mut bytes = Vec::new();
+        for number in 1..=40 {
+            client.write_all(&[7; 1500]).await.unwrap();
+            while bytes.len() < number * 1500 {
+                read_more(&mut served, &mut bytes).await.unwrap();
+                assert!(bytes.capacity() <= bytes.len() + CHUNK, "{}", bytes.len());
+                bytes.shrink_to_fit();
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ pub struct Memory {
     folder: PathBuf,
     limit: &'static str,
     usage: &'static str,
+    kills: &'static str,
 }
 
 impl Memory {
@@ -32,6 +33,7 @@ impl Memory {
                 folder: root.join(name),
                 limit: "memory.max",
                 usage: "memory.current",
+                kills: "memory.events",
             }
         } else {
             ensure!(root.join("memory").is_dir(), "no controller for memory");
@@ -39,6 +41,7 @@ impl Memory {
                 folder: root.join("memory").join(name),
                 limit: "memory.limit_in_bytes",
                 usage: "memory.usage_in_bytes",
+                kills: "memory.oom_control",
             }
         };
         fs::create_dir(&group.folder).with_context(|| format!("make the group {name}"))?;
@@ -64,6 +67,21 @@ impl Memory {
     pub fn usage(&self) -> Result<u64> {
         let text = fs::read_to_string(self.folder.join(self.usage)).context("read the usage")?;
         Ok(text.trim().parse()?)
+    }
+
+    /// How many of its processes the kernel has killed for their memory.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not tell: before Linux 4.13.
+    pub fn kills(&self) -> Result<u64> {
+        let path = self.folder.join(self.kills);
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("oom_kill "))
+            .with_context(|| format!("no count of kills in {}: {text}", path.display()))?;
+        Ok(count.trim().parse()?)
     }
 
     /// A script for `sh -c` that enters the group and then executes its arguments.

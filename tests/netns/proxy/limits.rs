@@ -147,11 +147,15 @@ fn r35_out_of_memory_is_no_end_of_flows() -> Result<()> {
     wait_for(&lb, &["up", "up", "up"], LIMIT)?;
     let used = group.usage()?;
 
-    let held = scene.hold_much()?;
-    scene.is_served()?;
+    let held = scene.hold_much();
+    let served = scene.is_served();
+    // First of all: clients of a process that was killed are reset, too.
+    assert_eq!(group.kills()?, 0, "the process had too few bytes");
+    served?;
     let (recycled, most) = (counted_refusal(&lb, "recycled")?, group.usage()?);
-    println!("{used} bytes, then {most}; {recycled} are sent away");
+    println!("{used} bytes, then {most} of {enough}; {recycled} are sent away");
     ensure!(recycled > 0 && most < enough, "{recycled}, {most} bytes");
+    let held = held?;
     flows.iter().try_for_each(alive)?;
     drop(held);
     lb.process().stop()?;
@@ -164,6 +168,7 @@ fn r35_out_of_memory_is_no_end_of_flows() -> Result<()> {
     let ended = lb.process().wait_for_end(LIMIT)?;
     drop(held);
     assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32), "{ended}");
+    assert_eq!(group.kills()?, 1);
     flows.iter().try_for_each(alive)?;
     assert_eq!(scene.site.who(20)?.len(), 2);
     group.set(enough)?;

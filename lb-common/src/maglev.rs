@@ -4,7 +4,8 @@
 //!
 //! The hash has no secret, because the data plane, userspace (of shared VIPs) and another balancer with the same table
 //! must choose the same backend for a tuple. So a client can choose an entry of the table, and without a seed, by which
-//! entries are of other backends, among the backends of its pool; what is not its own pool's, such as the SNAT address, goes by [`HashKey::tuple`](crate::maps::addr6::HashKey::tuple).
+//! entries are of other backends, among the backends of its pool; what is not its own pool's, such as the
+//! SNAT address, is chosen at random.
 
 #[cfg(any(test, feature = "user"))]
 mod table;

@@ -161,7 +161,7 @@ drop_reasons! {
     SnatExhausted = 8, "snat_exhausted", "No free SNAT port is left for a new flow to that network.",
         "`lb status` shows how many ports are used: add SNAT addresses, or shorten idle times.";
     FlowTableFull = 9, "flow_table_full", "The request index has no room for a new flow.",
-        "The index has room for an eighth more than all SNAT ports: raise `limits.snat_addresses`, and report it.";
+        "Both lines of the tuple are full, as of one flow in 10^8: nothing about one. Of many: report it.";
     FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.",
         "Nothing.";
     TtlExpired = 11, "ttl_expired", "The time to live was used up.",

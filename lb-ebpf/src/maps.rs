@@ -2,7 +2,7 @@
 //! sets the real sizes.
 
 use aya_ebpf::{
-    bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE},
+    bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
@@ -10,8 +10,8 @@ use lb_common::{
     addr::Be128,
     affinity, contact,
     maps::{
-        DEFAULT_BACKENDS, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES,
-        MAX_SNAT_ADDRESSES,
+        DEFAULT_BACKENDS, DEFAULT_HANDED_OVER, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES,
+        MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
         addr6::HashKey,
         backend::Backend,
         backend_answers::BackendAnswers,
@@ -19,7 +19,8 @@ use lb_common::{
         counts::{self, Record},
         drop_sample::{self, Sample},
         event::{BUFFER_BYTES, FlowEvent},
-        flow::{Flow, FlowKey},
+        flow::Flow,
+        flow_line::{self, FlowLine, LineKey},
         fragment::{self, Datagram},
         network::{Address, AddressKey, Network, NetworkKey},
         pending::Pending,
@@ -28,7 +29,7 @@ use lb_common::{
         rule::{RuleKey, RuleKey6},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
-        splice::Splice,
+        splice::{Binding, Splice, SpliceName},
         usage,
     },
     rate::Rates,
@@ -92,15 +93,37 @@ pub(crate) static FREE_IDS: ArrayOfMaps<
     Queue<u32, { FLOWS_PER_ADDRESS as usize }>,
     { MAX_SNAT_ADDRESSES as usize },
 > = ArrayOfMaps::new();
+/// Flow ids by the lines of their keys.
 #[btf_map]
-pub(crate) static FLOW_INDEX: HashMap<FlowKey, u32, ONE_ADDRESS> = HashMap::new();
+pub(crate) static FLOW_LINES: Array<
+    FlowLine,
+    { flow_line::lines(ONE_ADDRESS as u32) as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
+/// How keys come to their lines.
+#[btf_map]
+pub(crate) static LINE_KEY: Array<LineKey, 1> = Array::new();
 #[btf_map]
 pub(crate) static FLOWS: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
 /// What the ends of a flow have pending, by its id.
 #[btf_map]
 pub(crate) static PENDING: Array<Pending, ONE_ADDRESS> = Array::new();
 #[btf_map]
-pub(crate) static SPLICES: Array<Splice, ONE_ADDRESS> = Array::new();
+pub(crate) static BINDINGS: Array<Binding, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+#[btf_map]
+pub(crate) static SPLICES: Array<
+    Splice,
+    { DEFAULT_HANDED_OVER as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
+/// Never read here: the list of all maps is this one.
+#[btf_map]
+pub(crate) static SPLICE_NAMES: HashMap<
+    u32,
+    SpliceName,
+    { DEFAULT_HANDED_OVER as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 #[btf_map]
 pub(crate) static USAGE: Array<
     u32,

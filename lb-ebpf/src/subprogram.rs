@@ -63,6 +63,13 @@ impl Outcome {
     }
 }
 
+/// The value as it lies on the stack. Without this the compiler takes it apart, and each of its fields that has to be kept
+/// over a call takes eight bytes of 512.
+#[inline(always)]
+pub(crate) fn whole<T>(value: &T) -> &T {
+    core::hint::black_box(value)
+}
+
 /// The reason with this number.
 #[inline(always)]
 pub(crate) fn reason(number: u32) -> DropReason {

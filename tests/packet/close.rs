@@ -181,7 +181,7 @@ fn a_recycled_id_belongs_to_its_new_flow_alone() {
         .expect("an entry");
     assert_eq!(FlowState::from_raw(flow.word).generation(), 2);
     assert_eq!(
-        lb.maps.flow_index.keys().count(),
+        lb.maps.flow_lines.ids().count(),
         1,
         "the earlier tuple is gone"
     );

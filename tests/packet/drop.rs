@@ -128,7 +128,7 @@ fn an_older_data_plane_says_that_it_counts_elsewhere_until_a_start_makes_its_cou
     let maps = Maps::open(&folder).expect("all maps");
     let counters = maps.counters(Hook::Nic, 1).expect("new ones");
     assert_eq!(counters, [0; SLOTS as usize]);
-    assert_eq!(maps.flow_index.keys().count(), 1);
+    assert_eq!(maps.flow_lines.ids().count(), 1);
 }
 
 /// An older data plane keeps the latest packet of a reason for all networks, and one that is older still keeps none.

@@ -122,7 +122,7 @@ fn what_is_too_big_makes_no_flow(ip: &Family) {
         ip.too_big,
         1280,
     );
-    assert_eq!(lb.maps.flow_index.keys().count(), 0);
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0);
     forwarded(&mut lb, Port::Tenant, &query(ip, 1280));
     assert_eq!(lb.drain_free_ids().len(), IDS - 1);
 }
@@ -176,7 +176,7 @@ fn the_last_hop_to_a_service_is_its_vip(ip: &Family) {
         let query = ip.query(ip.client_a).payload(b"who?").ttl(ttl);
         assert_told(ip, &mut lb, Port::Tenant, &query, expired, 0);
     }
-    assert_eq!(lb.maps.flow_index.keys().count(), 0);
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0);
     ip.establish(&mut lb, ip.client_a, 1024);
     let id = DataPlane::flow_id(1024);
     let flow = lb.maps.flows.get(&id, 0).expect("an entry");

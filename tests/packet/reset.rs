@@ -57,7 +57,11 @@ fn whatever_a_test_leaves_the_next_one_finds_a_new_data_plane() {
         used = used.again(text);
         let new = contents(&DataPlane::alone(text));
         let differences = differences(&contents(&used), &new);
-        assert_eq!(differences, ["HASH_KEY"], "each has a key of its own");
+        assert_eq!(
+            differences,
+            ["HASH_KEY", "LINE_KEY"],
+            "each has keys of its own"
+        );
     }
 }
 
@@ -86,7 +90,7 @@ fn two_data_planes_at_a_time_have_nothing_in_common() {
     let mut one = DataPlane::new(CONFIG);
     let other = DataPlane::new(CONFIG);
     establish(&mut one, CLIENT_A, 1024);
-    assert_eq!(one.maps.flow_index.keys().count(), 1);
-    assert_eq!(other.maps.flow_index.keys().count(), 0);
+    assert_eq!(one.maps.flow_lines.ids().count(), 1);
+    assert_eq!(other.maps.flow_lines.ids().count(), 0);
     assert_ne!(one.maps_folder(), other.maps_folder());
 }

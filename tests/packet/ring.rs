@@ -121,7 +121,7 @@ fn a_flood_of_syns_takes_its_own_ids_again(ip: &Family) {
     }
     assert_untouched(&lb, 0, PLACES, &[]);
     let live = FLOOD - PLACES..FLOOD;
-    assert_eq!(lb.maps.flow_index.keys().count(), live.len());
+    assert_eq!(lb.maps.flow_lines.ids().count(), live.len());
     for number in live {
         let port = 1024 + number % PLACES;
         let flow = word(&lb, DataPlane::flow_id(port));
@@ -152,7 +152,7 @@ fn a_flood_of_queries_takes_its_own_ids_again(ip: &Family) {
         assert_eq!(port, 1024 + number % PLACES, "query {number}");
     }
     assert_untouched(&lb, 0, PLACES, &[]);
-    assert_eq!(lb.maps.flow_index.keys().count(), usize::from(PLACES));
+    assert_eq!(lb.maps.flow_lines.ids().count(), usize::from(PLACES));
     let number = FLOOD - 1;
     let port = 1024 + number % PLACES;
     let sent = forwarded(&mut lb, Port::Mgmt, &ip.answer(port));

@@ -3,12 +3,13 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use aya::maps::{Array, Map, MapData};
 use lb_common::{
     addr::{Be16, Be32, Mac},
     conntrack::{FlowState, State},
     maps::{
         flow::Flow,
-        splice::{Numbers, Splice},
+        splice::{Numbers, Splice, owner},
         usage,
     },
     traffic::Amount,
@@ -23,7 +24,7 @@ use lb_user::{
     dataplane::{
         attach::Mode,
         flows::{FlowTable, UsageTable, coarse_now},
-        splices::SpliceTable,
+        splices::{BackendSynAck, SpliceTable},
     },
     model::registry::Kind,
 };
@@ -77,9 +78,8 @@ fn numbers([from, to]: [u32; 2], [time, there]: [u32; 2], [scale, promised]: [u1
 }
 
 /// The splice of these numbers. `generation` is that of its flow.
-fn record(generation: u32) -> Splice {
+fn record() -> Splice {
     Splice {
-        generation,
         sent_end: OUR_CLIENT_BYTE + HELLO,
         received: BACKEND_BYTE,
         to_backend: numbers(
@@ -330,7 +330,8 @@ impl Lease {
         lease.change(lease.word.hold());
         let key = lease.flow.key(false);
         lb.maps
-            .index_flow(&key, lease.id)
+            .flow_lines
+            .insert(&key, lease.id)
             .expect("room for the key");
         lease
     }
@@ -342,8 +343,8 @@ impl Lease {
         lease.flow.ack_request = Be32::new(BACKEND_BYTE);
         lease.flow.ack_reply = Be32::new(OUR_CLIENT_BYTE);
         lease.table.fill(lease.id, &lease.flow);
-        let record = record(lease.word.generation());
-        lease.splices.set(lease.id, &record).expect("a place");
+        let set = lease.splices.set(lease.id, lease.word, &record(), b"");
+        set.expect("room for a splice");
         lease.change(lease.word.splice());
         for index in lease.counted() {
             lease.usage.owners().add(index, 1);
@@ -364,7 +365,7 @@ impl Lease {
     fn drained(lb: &mut DataPlane) -> Self {
         let lease = Self::spliced(lb);
         becomes(lb, Port::Mgmt, &backend_says(ACK_ONLY, 0, HELLO));
-        assert!(lease.splices.is_drained(lease.id));
+        assert!(lease.splices.is_drained(lease.id, lease.word));
         lease
     }
 
@@ -530,8 +531,8 @@ fn what_a_syn_ack_says_is_noted_and_no_other() {
     let hears = |lb: &mut DataPlane, flags, options: &[u8]| {
         let segment = reply(PORT, flags).numbers(7000, 9000).tcp_options(options);
         assert_delivered(lb, Port::Mgmt, &segment);
-        let record = lease.splices.get(lease.id).expect("a record");
-        (record.backend_time, record.backend_mss)
+        let BackendSynAck { time, mss } = lease.splices.backend_syn_ack(lease.id);
+        (time, mss)
     };
     let linux = |time| [&[2, 4, 5, 0xb4, 4, 2], &times(time)[..], &[1, 3, 3, 7]].concat();
     assert_eq!(hears(&mut lb, SYN_ACK, &[2, 4, 5, 0xb0]), (0, 1456));
@@ -602,7 +603,8 @@ fn a_client_is_held_and_its_socket_says_nothing() {
         if lease.word.is_spliced() {
             lease.change(lease.word.unsplice());
         }
-        lb.maps.forget_flow(&lease.flow.key(false), lease.id);
+        let left = lb.maps.flow_lines.remove(&lease.flow.key(false), lease.id);
+        left.expect("the lines");
         lease.change(lease.word.release());
         for flags in FLAGS {
             assert_leaves(&mut lb, "tenant-a", &vip_says(CLIENT_A, flags));
@@ -772,7 +774,7 @@ fn a_syn_is_held_to_what_both_networks_carry() {
 fn until_the_backend_has_the_hello_its_acknowledgments_are_the_sockets() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::spliced(&mut lb);
-    let is_drained = || lease.splices.is_drained(lease.id);
+    let is_drained = || lease.splices.is_drained(lease.id, lease.word);
     for ack in [0, 1, 500, HELLO - 1] {
         let Pair([segment, _]) = backend_says(ACK_ONLY, 0, ack);
         assert_delivered(&mut lb, Port::Mgmt, &segment);
@@ -838,7 +840,7 @@ fn data_and_what_is_beyond_the_hello_say_that_the_backend_has_it() {
         let mut lb = DataPlane::new(CONFIG);
         let lease = Lease::spliced(&mut lb);
         backend_becomes(&mut lb, &backend_says(ACK_ONLY, 0, ack).payload(payload));
-        assert!(lease.splices.is_drained(lease.id));
+        assert!(lease.splices.is_drained(lease.id, lease.word));
     }
 }
 
@@ -1001,23 +1003,29 @@ fn a_reset_of_the_backend_counts_by_its_own_numbers() {
 fn the_splice_of_another_flow_is_none() {
     let mut lb = DataPlane::new(CONFIG);
     let lease = Lease::spliced(&mut lb);
-    let right = lease.word.generation();
-    for wrong in [0, right + 1, right | 1 << 21, right | 1 << 22, u32::MAX] {
-        lease
-            .splices
-            .set(lease.id, &record(wrong))
-            .expect("a place");
+    let (id, right) = (lease.id, lease.word.generation());
+    let pinned = MapData::from_pin(lb.maps_folder().join("SPLICES")).expect("a pin");
+    let mut splices = Array::<_, Splice>::try_from(Map::Array(pinned)).expect("an array");
+    let mut set = |owner| {
+        splices
+            .set(1, &Splice { owner, ..record() }, 0)
+            .expect("a write")
+    };
+    let generations = [0, right + 1, right | 1 << 21, right | 1 << 22, u32::MAX];
+    let wrong = generations.map(|generation| owner(id, generation));
+    for wrong in wrong
+        .into_iter()
+        .chain([owner(id + 1, right), owner(0, right)])
+    {
+        set(wrong);
         let Pair([segment, _]) = client_says(ACK_ONLY, HELLO, 0);
         assert_dropped(&mut lb, Port::Tenant, &segment.bytes(), "record_missing");
         let Pair([segment, _]) = backend_says(ACK_ONLY, 0, HELLO);
         assert_dropped(&mut lb, Port::Mgmt, &segment.bytes(), "record_missing");
-        assert!(!lease.splices.is_drained(lease.id));
+        assert!(!lease.splices.is_drained(lease.id, lease.word));
         assert_forbidden(&mut lb, "mgmt", &socket_says(ACK_ONLY, 0, 0));
     }
-    lease
-        .splices
-        .set(lease.id, &record(right))
-        .expect("a place");
+    set(owner(id, right));
     client_becomes(&mut lb, &client_says(ACK_ONLY, HELLO, 0));
     backend_becomes(&mut lb, &backend_says(ACK_ONLY, 0, HELLO));
 }

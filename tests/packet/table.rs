@@ -10,7 +10,7 @@ use lb_common::{
 };
 use lb_tests::{
     frames::packet::{flags::*, tcp},
-    product::program::{CLIENT, DataPlane, IDS, MGMT_NIC, Port},
+    product::program::{CLIENT, DataPlane, MGMT_NIC, Port},
 };
 
 use super::given::*;
@@ -111,124 +111,6 @@ fn flows_are_spread_by_weight() {
     }
     // 3000 expected of 4000; five standard deviations are 137.
     assert!((2863..=3137).contains(&heavy), "{heavy} of 4000");
-}
-
-/// The key of the only flow in the request index.
-fn only_key(lb: &DataPlane) -> FlowKey {
-    let mut keys = lb.maps.flow_index.keys();
-    keys.next().expect("a flow").expect("a key")
-}
-
-/// The index word that the race of `forget` loses is put back by the flow's first reply.
-#[privileged_test]
-fn a_flow_that_was_lost_from_the_index_comes_back_with_its_first_reply() {
-    let mut lb = DataPlane::new(CONFIG);
-    forwarded(
-        &mut lb,
-        Port::Tenant,
-        &request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
-    );
-    let key = only_key(&lb);
-    lb.maps.flow_index.remove(&key).expect("it is there");
-    forwarded(
-        &mut lb,
-        Port::Mgmt,
-        &reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1),
-    );
-    let ack = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
-    let sent = forwarded(&mut lb, Port::Tenant, &ack);
-    let wanted = tcp(&snat(1024), KAS, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
-    assert_frame(&sent, &wanted.ttl(63).between(MGMT_NIC, KAS_MAC));
-}
-
-#[privileged_test]
-fn a_first_reply_does_not_take_the_index_from_another_flow() {
-    let mut lb = DataPlane::new(CONFIG);
-    forwarded(
-        &mut lb,
-        Port::Tenant,
-        &request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0),
-    );
-    let (key, other) = (only_key(&lb), DataPlane::flow_id(1030));
-    lb.maps.flow_index.insert(&key, &other, 0).expect("a write");
-    forwarded(
-        &mut lb,
-        Port::Mgmt,
-        &reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1),
-    );
-    assert_eq!(lb.maps.flow_index.get(&key, 0).expect("a word"), other);
-}
-
-/// The index is a hint; the entry's own tuple decides.
-#[privileged_test]
-fn a_stale_index_word_leads_into_no_other_clients_flow() {
-    let mut lb = DataPlane::new(CONFIG);
-    establish(&mut lb, CLIENT_A, 1024);
-    let stale = FlowKey {
-        client: Ipv4Addr::new(192, 168, 203, 51).into(),
-        ..only_key(&lb)
-    };
-    lb.maps
-        .flow_index
-        .insert(&stale, &DataPlane::flow_id(1024), 0)
-        .expect("a write");
-    let data = request(CLIENT_B, API, ACK_ONLY).numbers(1001, 5001);
-    assert_refused(&mut lb, Port::Tenant, &data.bytes(), "no_flow");
-    let sent = forwarded(&mut lb, Port::Tenant, &request(CLIENT_B, API, SYN_ONLY));
-    let wanted = tcp(&snat(1025), KAS, SYN_ONLY).ttl(63);
-    assert_frame(&sent, &wanted.between(MGMT_NIC, KAS_MAC));
-}
-
-/// A word that was to be removed, and was not: the kernel may refuse that. The next flow of its tuple has it.
-#[privileged_test]
-fn a_forgotten_tuple_opens_again() {
-    for client in [CLIENT_A, CLIENT_B] {
-        let mut lb = DataPlane::new(CONFIG);
-        let syn = request(client, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
-        forwarded(&mut lb, Port::Tenant, &syn);
-        let key = only_key(&lb);
-        let reset = request(client, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
-        forwarded(&mut lb, Port::Tenant, &reset);
-        lb.maps.flow_index.insert(&key, &0, 0).expect("a write");
-        establish(&mut lb, client, 1025);
-        let word = lb.maps.flow_index.get(&key, 0);
-        assert_eq!(word.expect("a word"), DataPlane::flow_id(1025));
-    }
-}
-
-/// One that another CPU is removing at this moment stays that CPU's: the packet is dropped, and comes again.
-#[privileged_test]
-fn a_tuple_that_is_being_forgotten_does_not_open() {
-    let mut lb = DataPlane::new(CONFIG);
-    let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
-    forwarded(&mut lb, Port::Tenant, &syn);
-    let key = only_key(&lb);
-    let reset = request(CLIENT_A, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
-    forwarded(&mut lb, Port::Tenant, &reset);
-    lb.maps.flow_index.insert(&key, &1, 0).expect("a write");
-    assert_dropped(&mut lb, Port::Tenant, &syn.bytes(), "flow_race");
-    assert_eq!(lb.drain_free_ids().len(), IDS, "no id is lost");
-    assert_eq!(lb.maps.flow_index.get(&key, 0).expect("a word"), 1);
-}
-
-/// Without room in the index a new flow is withdrawn: its id goes back, and its entry is no flow's.
-#[privileged_test]
-fn without_room_in_the_index_no_id_is_lost() {
-    let mut lb = DataPlane::new(CONFIG);
-    let mut filler = FlowKey::default();
-    for client in 1..=u32::MAX {
-        filler.client = lb_common::addr::Be32::new(client);
-        if lb.maps.flow_index.insert(&filler, &0, 0).is_err() {
-            break;
-        }
-    }
-    let syn = request(CLIENT_A, API, SYN_ONLY).numbers(CLIENT_ISN, 0);
-    assert_refused(&mut lb, Port::Tenant, &syn.bytes(), "flow_table_full");
-    let answer = reply(1024, SYN_ACK).numbers(BACKEND_ISN, CLIENT_ISN + 1);
-    assert_dropped(&mut lb, Port::Mgmt, &answer.bytes(), "reply_mismatch");
-    let free = lb.drain_free_ids();
-    assert_eq!(free.len(), IDS);
-    assert_eq!(free.last(), Some(&DataPlane::flow_id(1024)));
 }
 
 /// A client that knows the hash of Maglev chooses a backend with it, but not the SNAT address, whose ports are all

@@ -11,7 +11,8 @@ use super::{
     counts,
     drop_sample::{self, Sample},
     event::{BUFFER_BYTES, FlowEvent},
-    flow::{Flow, FlowKey},
+    flow::Flow,
+    flow_line::{FlowLine, LineKey},
     fragment::{self, Datagram},
     network::{Address, AddressKey, Network, NetworkKey},
     pending::Pending,
@@ -20,7 +21,7 @@ use super::{
     rule::{RuleKey, RuleKey6},
     service::{Service, ServiceKey},
     snat::{PAGES_PER_ADDRESS, SnatPage},
-    splice::Splice,
+    splice::{Binding, Splice, SpliceName},
 };
 use crate::{
     addr::Be128,
@@ -93,7 +94,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 40] = [
+pub const MAPS: [MapDeclaration; 43] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -141,11 +142,7 @@ pub const MAPS: [MapDeclaration; 40] = [
         .holds("flow id", "its client, if it is one of IPv6")
         .used(XDP, BOTH),
     array::<HashKey>("HASH_KEY", Fixed(1))
-        .holds(
-            "0",
-            "key of the hash of IPv6 clients, and of tuples where they choose a SNAT address; random, made at the \
-             first start",
-        )
+        .holds("0", "key of the hash of IPv6 clients; random, made at the first start")
         .used(USER, BOTH),
     array_of_maps("MAGLEV", Limited("1 + 2 × `pools`"))
         .holds(
@@ -179,12 +176,16 @@ pub const MAPS: [MapDeclaration; 40] = [
             "XDP; filled, and at a start completed, by user",
             "XDP; for sockets, user",
         ),
-    hash::<FlowKey, u32>("FLOW_INDEX", Limited("9/8 of `FLOWS`"))
-        .holds("request tuple", "flow id")
+    array::<FlowLine>("FLOW_LINES", Limited("a fifth of `FLOWS`, up to the next power of two"))
+        .mapped()
+        .holds("line of a request tuple, of two", "16 flow ids with tags of their tuples")
         .used(
             "XDP; user, of what is handed over, and to forget a closed flow",
             BOTH,
         ),
+    array::<LineKey>("LINE_KEY", Fixed(1))
+        .holds("0", "key of the hash of request tuples; random, made at the first start")
+        .used(USER, BOTH),
     array::<Flow>("FLOWS", FLOW_IDS)
         .mapped()
         .holds("flow id", "entry")
@@ -195,9 +196,17 @@ pub const MAPS: [MapDeclaration; 40] = [
             "numbers behind a SYN or FIN that wait for an acknowledgment",
         )
         .used(XDP, XDP),
-    array::<Splice>("SPLICES", FLOW_IDS)
-        .holds("flow id", "splice")
-        .used("user; three fields by XDP", BOTH),
+    array::<Binding>("BINDINGS", FLOW_IDS)
+        .mapped()
+        .holds("flow id", "number of its splice, and what its backend's SYN-ACK had")
+        .used("the first by user, the second by XDP", BOTH),
+    array::<Splice>("SPLICES", Limited("1 + `handed_over`"))
+        .mapped()
+        .holds("number", "what the numbers of a connection become that was handed over")
+        .used("user; one field by XDP", BOTH),
+    hash::<u32, SpliceName>("SPLICE_NAMES", Limited("`handed_over`, and 1024 under way"))
+        .holds("flow id", "name that the client of a connection that was handed over has requested")
+        .used(USER, USER),
     array::<u32>("USAGE", Limited("257 + `services`"))
         .mapped()
         .holds("network or service", "flows in full use")

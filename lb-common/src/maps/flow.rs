@@ -100,6 +100,49 @@ impl Flow {
     }
 }
 
+/// A [`FlowKey`] in two numbers: they stay in registers, and a subprogram takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedKey {
+    /// The client below the VIP, as the packet has them.
+    pub ends: u64,
+    /// The ports as in [`Flow`], below protocol and network.
+    pub rest: u64,
+}
+
+impl PackedKey {
+    /// Of a flow between these; `ports` are the two fields of [`Flow`] as one number.
+    #[inline(always)]
+    pub const fn new(client: Be32, vip: Be32, ports: u32, network: u16, protocol: u16) -> Self {
+        let kind = (network as u32) << 16 | protocol as u32;
+        Self {
+            ends: client.raw() as u64 | (vip.raw() as u64) << 32,
+            rest: ports as u64 | (kind as u64) << 32,
+        }
+    }
+
+    /// As four words.
+    #[inline(always)]
+    pub const fn words(self) -> [u32; 4] {
+        let Self { ends, rest } = self;
+        [
+            (ends & LOW) as u32,
+            (ends >> 32) as u32,
+            (rest & LOW) as u32,
+            (rest >> 32) as u32,
+        ]
+    }
+}
+
+/// The lower half of a number.
+const LOW: u64 = 0xffff_ffff;
+
+/// The ports of an entry are one aligned word, the client's in its lower half.
+const _: () = {
+    let client_port = core::mem::offset_of!(Flow, client_port);
+    assert!(client_port % 4 == 0 && core::mem::offset_of!(Flow, vip_port) == client_port + 2);
+    assert!(cfg!(target_endian = "little"));
+};
+
 impl FlowKey {
     /// The request tuple of a packet that came from the network `id` to a VIP.
     #[inline(always)]
@@ -110,6 +153,13 @@ impl FlowKey {
             frame.l4,
             id,
         )
+    }
+
+    /// The same in two numbers.
+    #[inline(always)]
+    pub const fn packed(&self) -> PackedKey {
+        let ports = self.client_port.raw() as u32 | (self.vip_port.raw() as u32) << 16;
+        PackedKey::new(self.client, self.vip, ports, self.network, self.protocol)
     }
 
     /// The request tuple of a packet between these addresses, or what stands for them.

@@ -13,6 +13,7 @@ pub mod declarations;
 pub mod drop_sample;
 pub mod event;
 pub mod flow;
+pub mod flow_line;
 pub mod fragment;
 pub mod half_open;
 pub mod network;
@@ -34,6 +35,8 @@ pub const DEFAULT_SERVICES: u32 = 1024;
 pub const DEFAULT_BACKENDS: u32 = 4096;
 /// Pools, each with a Maglev table, unless `limits.pools` says otherwise.
 pub const DEFAULT_POOLS: u32 = 256;
+/// Connections that are handed over at a time, unless `limits.handed_over` says otherwise.
+pub const DEFAULT_HANDED_OVER: u32 = 65_536;
 /// Most SNAT addresses that `limits.snat_addresses` may be.
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
 /// VIPs, SNAT addresses and link-local ones of cells together.

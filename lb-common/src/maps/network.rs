@@ -20,7 +20,7 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A network, at the index of its id. 56 bytes. Written by userspace only.
+    /// A network, at the index of its id. 184 bytes. Written by userspace only.
     pub struct Network {
         /// The NIC that frames to this network leave by.
         pub ifindex: u32,
@@ -49,15 +49,17 @@ pod_struct! {
         pub snat_count: u32,
         /// Slots of its SNAT addresses: indexes of their queues of free ids. Those of IPv4 from the
         /// beginning, those of IPv6 up to the end, so that neither moves for the other: see [`Self::snat`].
-        pub snat_slots: [u8; MAX_SNAT_PER_NETWORK],
+        pub snat_slots: [[u8; 16]; MAX_SNAT_PER_NETWORK / 16],
+        /// The same slots as a set: bit n of the first number is slot n, that of the second one slot 64 + n.
+        pub snat_set: [u64; MAX_SNAT_PER_NETWORK / 64],
     }
 }
 
 /// Where the number of SNAT addresses of IPv6 begins in `flags`.
 const SNAT6_SHIFT: u32 = 8;
 /// Most SNAT addresses of one network.
-pub const MAX_SNAT_PER_NETWORK: usize = 16;
-const SNAT_PLACES: u32 = 16;
+pub const MAX_SNAT_PER_NETWORK: usize = 128;
+const SNAT_PLACES: u32 = 128;
 const _: () = assert!(SNAT_PLACES as usize == MAX_SNAT_PER_NETWORK);
 
 /// A tenant's network: nothing but declared services, and never the host's own stack.
@@ -91,6 +93,8 @@ pub struct SnatPlaces {
     pub first: u32,
     /// How many there are.
     pub count: u32,
+    /// Whether they are of IPv6.
+    pub is_ipv6: bool,
 }
 
 impl Network {
@@ -120,20 +124,30 @@ impl Network {
             SnatPlaces {
                 first: SNAT_PLACES.wrapping_sub(count),
                 count,
+                is_ipv6,
             }
         } else {
             SnatPlaces {
                 first: 0,
                 count: self.snat_count,
+                is_ipv6,
             }
         }
+    }
+
+    /// Whether this slot is that of one of its SNAT addresses, of either family.
+    #[inline(always)]
+    pub const fn has_slot(&self, slot: u16) -> bool {
+        let [low, high] = self.snat_set;
+        let set = if slot < 64 { low } else { high };
+        (slot as usize) < MAX_SNAT_PER_NETWORK && set >> (slot & 63) & 1 != 0
     }
 
     /// The slots of its SNAT addresses, those of IPv4 first.
     pub fn slots(&self) -> impl Iterator<Item = u8> {
         let of = |is_ipv6| {
-            let SnatPlaces { first, count } = self.snat(is_ipv6);
-            let slots = self.snat_slots.into_iter().skip(first as usize);
+            let SnatPlaces { first, count, .. } = self.snat(is_ipv6);
+            let slots = self.snat_slots.into_iter().flatten().skip(first as usize);
             slots.take(count as usize)
         };
         of(false).chain(of(true))

@@ -4,11 +4,6 @@
 use super::flow::Flow;
 use crate::{addr::Be32, pod::pod_struct};
 
-/// Bytes of a name that are kept, in rows.
-pub const NAME_BYTES: usize = ROWS * ROW;
-const ROWS: usize = 5;
-const ROW: usize = 16;
-
 pod_struct! {
     /// What one end's numbers become for the other. 12 bytes. Host order; all arithmetic wraps.
     pub struct Numbers {
@@ -24,37 +19,79 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// A splice, at the index of its flow's id. 128 bytes. All numbers are in host order.
+    /// What is known of a flow that userspace opens, or has opened, at the index of its id. 16 bytes. Host order.
     ///
-    /// Written by userspace before the flow's word says that there is one, and not after; but for
-    /// `backend_time` and `backend_mss`, which the data plane notes of a SYN-ACK, and `state`, which
-    /// it sets.
+    /// The data plane notes what stands in the backend's SYN-ACK; userspace writes `splice` before the flow's word says that
+    /// there is one.
+    pub struct Binding {
+        /// The number of its [`Splice`].
+        pub splice: u32,
+        /// Timestamp of the backend's SYN-ACK.
+        pub backend_time: u32,
+        /// Most bytes of data that the backend takes in a segment, by its SYN-ACK.
+        pub backend_mss: u16,
+        /// Zero.
+        pub _reserved: [u16; 3],
+    }
+}
+
+const _: () = assert!(size_of::<Binding>() == 16);
+
+pod_struct! {
+    /// A splice, at its number, which the flow's [`Binding`] has; 0 is none's. 64 bytes. Host order.
+    ///
+    /// Written by userspace before the flow's word says that there is one, and not after; but for `state`, which the data
+    /// plane sets. It is the next one's when its flow is over.
     pub struct Splice {
-        /// Generation of the flow's word: a splice of an earlier flow is none.
-        pub generation: u32,
-        /// 0, or [`DRAINED`].
-        pub state: u32,
+        /// Its flow: see [`owner`].
+        pub owner: u64,
+        /// Of the client's segments.
+        pub to_backend: Numbers,
+        /// Of the backend's segments.
+        pub to_client: Numbers,
         /// The sequence number behind what our socket sends the backend. Until the backend has
         /// acknowledged it, that socket repeats it.
         pub sent_end: u32,
         /// What that socket has received of the backend, and goes on to acknowledge.
         pub received: u32,
-        /// Timestamp of the backend's SYN-ACK.
-        pub backend_time: u32,
-        /// Of the client's segments.
-        pub to_backend: Numbers,
-        /// Of the backend's segments.
-        pub to_client: Numbers,
-        /// Most bytes of data that the backend takes in a segment, by its SYN-ACK.
-        pub backend_mss: u16,
+        /// 0, or [`DRAINED`].
+        pub state: u32,
+        /// Zero.
+        pub _reserved: [u32; 5],
+    }
+}
+
+const _: () = assert!(size_of::<Splice>() == 64);
+
+/// The flow with this id and the generation of its word: a splice of an earlier flow is none.
+#[inline(always)]
+pub const fn owner(id: u32, generation: u32) -> u64 {
+    (generation as u64) << 32 | id as u64
+}
+
+/// The flow's id, and its generation.
+pub const fn flow(owner: u64) -> (u32, u32) {
+    ((owner & 0xffff_ffff) as u32, (owner >> 32) as u32)
+}
+
+/// Bytes of a name that are kept, in rows.
+pub const NAME_BYTES: usize = ROWS * ROW;
+const ROWS: usize = 15;
+const ROW: usize = 8;
+
+pod_struct! {
+    /// The name that the client of a flow that was handed over has requested, by the flow's id. 128 bytes. Of userspace alone.
+    pub struct SpliceName {
+        /// Generation of the flow's word.
+        pub generation: u32,
         /// Bytes of `name`.
-        pub name_length: u16,
-        /// The name that the client requested, or its beginning.
+        pub length: u32,
+        /// The name, or its beginning.
         pub name: [[u8; ROW]; ROWS],
     }
 }
 
-const _: () = assert!(size_of::<Splice>() == 128);
+const _: () = assert!(size_of::<SpliceName>() == 128);
 
 /// The backend has all that our socket sent it: no packet of the flow is the kernel's any more.
 pub const DRAINED: u32 = 1;
@@ -70,22 +107,26 @@ impl Splice {
             ..*flow
         }
     }
+}
 
-    /// The same with a name; of a longer one the beginning is kept.
-    pub fn with_name(mut self, name: &[u8]) -> Self {
-        let places = self.name.as_flattened_mut().iter_mut();
-        self.name_length = 0;
-        for (place, byte) in places.zip(name) {
+impl SpliceName {
+    /// Of a longer name the beginning is kept.
+    pub fn new(generation: u32, name: &[u8]) -> Self {
+        let mut kept = Self {
+            generation,
+            ..Self::default()
+        };
+        for (place, byte) in kept.name.as_flattened_mut().iter_mut().zip(name) {
             *place = *byte;
-            self.name_length += 1;
+            kept.length += 1;
         }
-        self
+        kept
     }
 
     /// The name, or its beginning; empty if there is none.
     pub fn name(&self) -> &[u8] {
         let name = self.name.as_flattened();
-        name.get(..usize::from(self.name_length)).unwrap_or(name)
+        name.get(..self.length as usize).unwrap_or(name)
     }
 }
 
@@ -122,16 +163,19 @@ mod tests {
     fn a_name_is_kept_as_far_as_there_is_room() {
         let long = [b'x'; NAME_BYTES + 1];
         for length in [0, 1, 16, NAME_BYTES] {
-            assert_eq!(
-                Splice::default().with_name(&long[..length]).name(),
-                &long[..length]
-            );
+            assert_eq!(SpliceName::new(7, &long[..length]).name(), &long[..length]);
         }
-        assert_eq!(
-            Splice::default().with_name(&long).name(),
-            &long[..NAME_BYTES]
-        );
-        let another = Splice::default().with_name(&long).with_name(b"a");
-        assert_eq!(another.name(), b"a");
+        assert_eq!(SpliceName::new(7, &long).name(), &long[..NAME_BYTES]);
+        let broken = SpliceName {
+            length: u32::MAX,
+            ..SpliceName::new(7, b"a")
+        };
+        assert_eq!(broken.name().len(), NAME_BYTES);
+    }
+
+    #[test]
+    fn an_owner_is_one_flow() {
+        assert_eq!(flow(owner(77, 0x3f_ffff)), (77, 0x3f_ffff));
+        assert_ne!(owner(77, 1), owner(77, 2));
     }
 }

@@ -6,8 +6,7 @@ use crate::{
     flow::{
         claim,
         entry::{Entry, NewFlow},
-        events,
-        index::index,
+        events, index,
         snat::release,
         traffic,
     },
@@ -30,6 +29,7 @@ pub(crate) fn allocate<I: IpVersion>(
 ) -> Result<(Entry, u32), DropReason> {
     let snat = network.snat(I::IS_IPV6);
     let (entry, claimed, earlier) = claim::claim(network.id, snat, key, udp, flow)?;
+    index::remove(&entry, earlier);
     traffic::hand_in(&entry, earlier);
     entry.fill(key, flow);
     client.note_client(entry.id);
@@ -37,7 +37,7 @@ pub(crate) fn allocate<I: IpVersion>(
     if !entry.swap(claimed, published) {
         return Err(DropReason::FlowRace);
     }
-    match index(&entry, key) {
+    match index::insert(&entry, published) {
         Ok(()) => {
             events::began(&entry, published);
             Ok((entry, published.generation()))

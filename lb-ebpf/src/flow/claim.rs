@@ -2,11 +2,13 @@
 //!
 //! Each step is a subprogram: the verifier walks the attempts once, and not once for each way to them.
 
+use aya_ebpf::helpers::generated::bpf_get_prandom_u32;
 use lb_common::{
     addr::Be32,
     conntrack::{FlowState, State},
     maglev,
     maps::{
+        addr6,
         flow::{FlowKey, TIME_SHIFT},
         half_open::place,
         network::{MAX_SNAT_PER_NETWORK, Network, SnatPlaces},
@@ -19,11 +21,10 @@ use crate::{
     flow::{
         entry::{Entry, NewFlow, now},
         half_open::{self, Slot},
-        index::unindex,
         snat::{release, snat_page},
     },
     lookup,
-    maps::{FREE_IDS, HASH_KEY},
+    maps::FREE_IDS,
     subprogram::{BackendPort, Claimed, Earlier, Pair, SnatRange},
 };
 
@@ -37,8 +38,7 @@ const NONE: u32 = 0;
 const TIME_WAIT: u32 = (60_000_000_000u64 >> TIME_SHIFT) as u32;
 
 /// Claims an id of one of the SNAT addresses of the network with this id, which has them at these places: its entry,
-/// the word of the claim, and what the entry has of an earlier flow. With which address the search begins is a secret: a client that could choose would use
-/// up one address, whose ids all networks share.
+/// the word of the claim, and what the entry has of an earlier flow.
 #[inline(always)]
 pub(crate) fn claim(
     network: u16,
@@ -47,10 +47,8 @@ pub(crate) fn claim(
     udp: bool,
     flow: &NewFlow,
 ) -> Result<(Entry, FlowState, Earlier), DropReason> {
-    let SnatPlaces { first, count } = places;
-    let hash = HASH_KEY.get(0).map_or(0, |secret| secret.tuple(key));
     let networks = Pair::new(key.network, network).raw();
-    let range = SnatRange::new(maglev::index(hash, count), first, count).raw();
+    let range = SnatRange::new(places).raw();
     let port = BackendPort::new(flow.backend_port, udp).raw();
     let claimed = Claimed::from_raw(lb_claim(networks, range, flow.backend.raw(), port));
     let (id, word) = claimed.result()?;
@@ -101,7 +99,6 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
     if !half_open::end(&entry, word, claimed) {
         return Claimed::MISSED.raw();
     }
-    unindex(&entry, word);
     Claimed::of(entry.id, word, claimed).raw()
 }
 
@@ -111,18 +108,12 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
 #[inline(never)]
 extern "C" fn lb_has_id(networks: u32, range: u32, id: u32) -> u32 {
     let range = SnatRange::from_raw(range);
-    let (first, addresses) = (range.first(), range.addresses());
     let network = Pair::from_raw(networks).low();
     let (Ok(network), Some(page)) = (lookup::network_by_id(network), snat_page(id)) else {
         return 0;
     };
-    // All places: a loop up to `addresses` the compiler counts down, which the verifier does not follow.
-    for offset in 0..MAX_SNAT_PER_NETWORK as u32 {
-        if slot(network, first + offset) == Some(u32::from(page.slot)) && offset < addresses {
-            return 1;
-        }
-    }
-    0
+    let is_ipv6 = addr6::index(page.address).is_some();
+    (network.has_slot(page.slot) && is_ipv6 == range.is_ipv6()).into()
 }
 
 /// The slot of a network's SNAT address at this place.
@@ -130,16 +121,24 @@ extern "C" fn lb_has_id(networks: u32, range: u32, id: u32) -> u32 {
 fn slot(network: &Network, place: u32) -> Option<u32> {
     // The mask is for the verifier, and clears no bit.
     let place = place as usize & (MAX_SNAT_PER_NETWORK - 1);
-    network.snat_slots.get(place).copied().map(u32::from)
+    network
+        .snat_slots
+        .as_flattened()
+        .get(place)
+        .copied()
+        .map(u32::from)
 }
 
-/// Claims an id of a queue; as [`lb_claim`]. Of those that rest the first one is kept, which is the oldest, and taken
+/// Claims an id of a queue; as [`lb_claim`]. The search begins with any of the addresses: a client that could choose would
+/// use up one of them, whose ids all networks share. Of those that rest the first one is kept, which is the oldest, and taken
 /// if there is no other; it is in no queue for these few instructions.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
     let range = SnatRange::from_raw(range);
-    let (start, first, addresses) = (range.start(), range.first(), range.addresses());
+    let (first, addresses) = (range.first(), range.addresses());
+    // SAFETY: no pointers.
+    let start = maglev::index(unsafe { bpf_get_prandom_u32() }, addresses);
     let networks = Pair::from_raw(networks);
     let Ok(network) = lookup::network_by_id(networks.low()) else {
         return Claimed::refused(DropReason::RecordMissing).raw();
@@ -201,7 +200,6 @@ extern "C" fn lb_take(id: u32, backend: u32, port: u32, what: u32) -> u64 {
     }
     let claimed = word.claim(port.is_udp());
     if word.claimable() && entry.swap(word, claimed) {
-        unindex(&entry, word);
         return Claimed::of(id, word, claimed).raw();
     }
     if was_silenced(&entry, word) {

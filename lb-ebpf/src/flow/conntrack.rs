@@ -22,16 +22,14 @@ use crate::{
         events, index, splice, traffic,
     },
     ip::version::IpVersion,
-    maps::{BACKENDS, FLOW_INDEX},
+    maps::BACKENDS,
     subprogram::{Advanced, FlowChange, SegmentBits},
 };
 
 /// The flow whose requests have this key, if its packets are translated.
 #[inline(always)]
 pub(crate) fn by_key(key: &FlowKey) -> Option<Hit> {
-    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
-    let &id = unsafe { FLOW_INDEX.get(key) }?;
-    by_id(id).filter(|hit| hit.key == *key)
+    by_id(index::find(key)).filter(|hit| hit.key == *key)
 }
 
 /// The flow with this id, if its packets are translated.
@@ -49,11 +47,7 @@ pub(crate) fn by_id(id: u32) -> Option<Hit> {
 /// and nothing has taken its entry since.
 #[inline(always)]
 pub(crate) fn was_ended(key: &FlowKey, ip: &impl IpVersion) -> bool {
-    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
-    let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
-        return false;
-    };
-    Entry::at(id).is_some_and(|entry| {
+    Entry::at(index::find(key)).is_some_and(|entry| {
         let word = entry.word();
         let is_of_flow = |hit: Hit| hit.key == *key && ip.is_of_client(&hit);
         // The word again: another flow's tuple is none of this one's.
@@ -85,10 +79,7 @@ pub(crate) fn request<I: IpVersion>(
     frame: &Frame<'_, I>,
     key: &FlowKey,
 ) -> Result<RequestFlow, DropReason> {
-    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
-    let Some(&id) = (unsafe { FLOW_INDEX.get(key) }) else {
-        return Ok(RequestFlow::New);
-    };
+    let id = index::find(key);
     let Some(entry) = Entry::at(id) else {
         return Ok(RequestFlow::New);
     };
@@ -216,7 +207,7 @@ fn advance<I>(
             FlowChange::Kept => {}
             FlowChange::Closed => closed = Some(word),
             FlowChange::Answered => {
-                index::reindex(&hit.entry, &hit.key);
+                index::ensure(&hit.entry, &hit.key, word);
                 backend_answers::answered(hit.backend_id);
                 traffic::lb_answered(hit.entry.id);
             }

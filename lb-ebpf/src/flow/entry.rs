@@ -6,7 +6,7 @@ use lb_common::{
     conntrack::{Attempt, FlowState, Segment},
     maps::{
         backend::Backend,
-        flow::{Flow, FlowKey, TIME_SHIFT},
+        flow::{Flow, FlowKey, PackedKey, TIME_SHIFT},
     },
     traffic::Traffic,
     wire::{Frame, Ip, L4},
@@ -63,19 +63,36 @@ impl Entry {
     /// The request tuple; its protocol is that of `word`.
     #[inline(always)]
     pub(crate) fn key(&self, word: FlowState) -> FlowKey {
-        let protocol = if word.is_udp() {
-            IpProto::Udp
-        } else {
-            IpProto::Tcp
-        };
         FlowKey {
             client: load!(self, client),
             vip: load!(self, vip),
             client_port: load!(self, client_port),
             vip_port: load!(self, vip_port),
             network: load!(self, network),
-            protocol: protocol as u16,
+            protocol: protocol(word.is_udp()),
         }
+    }
+
+    /// The same in two numbers.
+    #[inline(always)]
+    pub(crate) fn packed_key(&self, udp: bool) -> PackedKey {
+        let (client, vip) = (load!(self, client), load!(self, vip));
+        PackedKey::new(
+            client,
+            vip,
+            self.ports(),
+            load!(self, network),
+            protocol(udp),
+        )
+    }
+
+    /// Both ports of the request tuple.
+    #[inline(always)]
+    fn ports(&self) -> u32 {
+        // SAFETY: the field is inside the map value that `flow` points to.
+        let ports = unsafe { &raw const (*self.flow).client_port };
+        // SAFETY: as for `load!`; behind the field is that of the other port, and both together are aligned (`PackedKey`).
+        unsafe { ports.cast::<u32>().read_volatile() }
     }
 
     /// Backend address and port.
@@ -352,4 +369,9 @@ pub(crate) fn segment<I>(frame: &Frame<'_, I>) -> Segment {
         },
         L4::Udp(_) => Segment::default(),
     }
+}
+
+#[inline(always)]
+const fn protocol(udp: bool) -> u16 {
+    (if udp { IpProto::Udp } else { IpProto::Tcp }) as u16
 }

@@ -1,108 +1,223 @@
-//! The request index: the flow of a request, by its key.
+//! The request index: the flow of a request, by its key. See `lb_common::maps::flow_line`.
+//!
+//! Each operation is a subprogram: the loops over a line are walked once, and not once for each way to them.
 
-use aya_ebpf::bindings::BPF_NOEXIST;
 use lb_common::{
     conntrack::{FlowState, State},
-    maps::flow::FlowKey,
+    maps::{
+        flow::{FlowKey, PackedKey},
+        flow_line::{
+            self, FlowLine, Index, Indexed, Line, Lines, NotIndexed, Places, TaggedId, WORDS,
+        },
+    },
     verdict::DropReason,
 };
 
 use crate::{
     flow::{atomic, entry::Entry},
-    maps::FLOW_INDEX,
+    maps::{FLOW_LINES, LINE_KEY},
+    subprogram::Earlier,
 };
 
-/// The id in the index for a tuple while its word is being removed. No flow has this id, or the next one.
-const LEAVING: u32 = 1;
+/// No flow has this id.
+const NONE: u32 = 0;
 
-/// The id there where the kernel has not removed it: the next flow of that tuple takes the word.
-const FORGOTTEN: u32 = 0;
+/// The lines in the map.
+struct Mapped;
 
-/// The kernel's answer where a map has no room.
-const E2BIG: i32 = 7;
+/// One of them.
+#[derive(Clone, Copy)]
+struct MappedLine(*mut FlowLine);
 
-/// Takes the earlier flow of a newly claimed entry out of the request index.
-///
-/// Another CPU may give this key a new id at the same time (the same client port is opened again). Both swap
-/// the index word, so one of them wins: a CPU that finds it forgotten drops its packet, and one that finds
-/// another id there leaves it alone.
+impl Lines for Mapped {
+    type Line = MappedLine;
+
+    #[inline(always)]
+    fn line(&self, number: u32) -> Option<MappedLine> {
+        FLOW_LINES.get_ptr_mut(number).map(MappedLine)
+    }
+}
+
+impl MappedLine {
+    /// The mask is for the verifier, and clears no bit.
+    #[inline(always)]
+    fn word(self, place: u32) -> *mut u32 {
+        self.0
+            .cast::<u32>()
+            .wrapping_add((place & (WORDS - 1)) as usize)
+    }
+}
+
+impl Line for MappedLine {
+    #[inline(always)]
+    fn load(&self, place: u32) -> TaggedId {
+        // SAFETY: a word of a live value of an array map, which is never freed; other CPUs change it by atomic
+        // operations only.
+        TaggedId::from_raw(unsafe { self.word(place).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn swap(&self, place: u32, old: TaggedId, new: TaggedId) -> bool {
+        // SAFETY: as for `load`; the word is aligned to four bytes.
+        unsafe { atomic::compare_and_swap(self.word(place), old.raw(), new.raw()) }
+    }
+}
+
+/// The id in the index for the flow of this key that is live, over and still translating, ended, or held; [`NONE`] if
+/// there is none. Its word may change as soon as this returns.
 #[inline(always)]
-pub(crate) fn unindex(entry: &Entry, word: FlowState) {
-    if word.has_flow() {
-        unindex_key(entry, &entry.key(word));
+pub(crate) fn find(key: &FlowKey) -> u32 {
+    let PackedKey { ends, rest } = key.packed();
+    lb_find(ends, rest, NONE)
+}
+
+/// [`find`], by the two numbers of a [`PackedKey`], among the flows of the key but for that with the id `except`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_find(ends: u64, rest: u64, except: u32) -> u32 {
+    let key = PackedKey { ends, rest };
+    let Some(places) = places(key) else {
+        return NONE;
+    };
+    let is_flow = |id| id != except && is_found(id, key);
+    flow_line::find(&Mapped, places, is_flow).unwrap_or(NONE)
+}
+
+/// Makes a published flow findable by its requests.
+#[inline(always)]
+pub(crate) fn insert(entry: &Entry, word: FlowState) -> Result<(), DropReason> {
+    match lb_insert(entry.id, word.is_udp().into()) {
+        INSERTED => Ok(()),
+        RACE => Err(DropReason::FlowRace),
+        _ => Err(DropReason::FlowTableFull),
+    }
+}
+
+/// What [`lb_insert`] returns.
+const INSERTED: u32 = 0;
+const RACE: u32 = 1;
+const FULL: u32 = 2;
+
+/// Makes the published flow with this id findable: [`INSERTED`], [`RACE`] or [`FULL`]. `udp` is 1 or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_insert(id: u32, udp: u32) -> u32 {
+    let Some((key, places)) = key(id, udp).and_then(|key| Some((key, places(key)?))) else {
+        return FULL;
+    };
+    match flow_line::insert(&Keyed(key), places, id) {
+        Ok(()) => INSERTED,
+        Err(NotIndexed::Race) => RACE,
+        Err(NotIndexed::Full) => FULL,
+    }
+}
+
+/// The lines of a key. Each walk over them is a subprogram.
+struct Keyed(PackedKey);
+
+impl Index for Keyed {
+    #[inline(always)]
+    fn other(&self, id: u32) -> Option<(u32, Indexed)> {
+        let other = lb_find(self.0.ends, self.0.rest, id);
+        let is_over = Entry::at(other)?.word().claimable();
+        let standing = if is_over {
+            Indexed::Over
+        } else {
+            Indexed::Live
+        };
+        (other != NONE).then_some((other, standing))
+    }
+
+    #[inline(always)]
+    fn change(&self, old: TaggedId, new: TaggedId) -> bool {
+        lb_line_change(self.0.ends, self.0.rest, old.raw(), new.raw()) != 0
+    }
+
+    #[inline(always)]
+    fn put(&self, word: TaggedId) -> bool {
+        lb_line_put(self.0.ends, self.0.rest, word.raw()) != 0
+    }
+}
+
+/// [`flow_line::change`] in the lines of a [`PackedKey`]: 1 if it did.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_line_change(ends: u64, rest: u64, old: u32, new: u32) -> u32 {
+    let (old, new) = (TaggedId::from_raw(old), TaggedId::from_raw(new));
+    let places = places(PackedKey { ends, rest });
+    places
+        .is_some_and(|places| flow_line::change(&Mapped, places, old, new))
+        .into()
+}
+
+/// [`flow_line::put`] in the lines of a [`PackedKey`]: 1 if there was a place.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_line_put(ends: u64, rest: u64, word: u32) -> u32 {
+    let word = TaggedId::from_raw(word);
+    let is_left = |id| !Entry::at(id).is_some_and(|entry| entry.word().has_flow());
+    let places = places(PackedKey { ends, rest });
+    places
+        .is_some_and(|places| flow_line::put(&Mapped, places, word, is_left))
+        .into()
+}
+
+/// Takes the earlier flow of a newly claimed entry, whose fields are still its own, out of the index.
+#[inline(always)]
+pub(crate) fn remove(entry: &Entry, earlier: Earlier) {
+    if earlier != Earlier::NONE {
+        lb_remove(entry.id, earlier.is_udp().into());
     }
 }
 
 /// The same for the flow of this key, if it is over but still translates: its client has opened its port
 /// again, and not to a flow.
 #[inline(always)]
-pub(crate) fn unindex_closed(key: &FlowKey) {
-    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
-    let found = unsafe { FLOW_INDEX.get(key) };
-    if let Some(entry) = found.and_then(|&id| Entry::at(id)) {
+pub(crate) fn remove_closed(key: &FlowKey) {
+    if let Some(entry) = Entry::at(find(key)) {
         let word = entry.word();
         if matches!(word.state(), State::Closed) && entry.key(word) == *key {
-            unindex_key(&entry, key);
+            lb_remove(entry.id, word.is_udp().into());
         }
     }
 }
 
-/// The kernel may not remove the word: before Linux 6.7 where this packet has interrupted a system call on a
-/// map on this CPU, so that it is no use to try again, and since 6.15 where a lock takes too long. The word
-/// is [`FORGOTTEN`] then.
+/// Takes the flow with this id, whose fields are in its entry, out of the index. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_remove(id: u32, udp: u32) -> u32 {
+    if let Some(places) = key(id, udp).and_then(places) {
+        flow_line::change(&Mapped, places, places.word(id), TaggedId::FREE);
+    }
+    0
+}
+
+/// Puts a flow back that a swap of another CPU has pushed out: see `flow_line`.
 #[inline(always)]
-fn unindex_key(entry: &Entry, key: &FlowKey) {
-    if let Some(place) = FLOW_INDEX.get_ptr_mut(key)
-        && swap_place(place, entry.id, LEAVING)
-        && FLOW_INDEX.remove(key).is_err()
-    {
-        // Or userspace was faster, and the memory may be another key's.
-        swap_place(place, LEAVING, FORGOTTEN);
+pub(crate) fn ensure(entry: &Entry, key: &FlowKey, word: FlowState) {
+    if find(key) != entry.id {
+        // The flow that is there now has won, or there is no room: nothing to do either way.
+        let _there: Result<(), DropReason> = insert(entry, word);
     }
 }
 
-/// Makes a published flow findable by its requests.
-///
-/// Two CPUs may create the same flow at once; the second finds the first one's live entry, or the
-/// index word changed by it, gives its own up and drops the packet, which the client repeats. So it does with a word
-/// that another CPU is removing: that would be gone with the flow.
 #[inline(always)]
-pub(crate) fn index(entry: &Entry, key: &FlowKey) -> Result<(), DropReason> {
-    let inserted = FLOW_INDEX.insert(key, &entry.id, u64::from(BPF_NOEXIST));
-    match inserted {
-        Ok(()) => return Ok(()),
-        Err(error) if error == -E2BIG => return Err(DropReason::FlowTableFull),
-        Err(_) => {}
-    }
-    // None where the word was removed at this moment, or a lock was busy.
-    let place = FLOW_INDEX.get_ptr_mut(key).ok_or(DropReason::FlowRace)?;
-    // SAFETY: a live value of the map, which other CPUs change by atomic operations only.
-    let id = unsafe { place.read_volatile() };
-    let other = Entry::at(id).ok_or(DropReason::RecordMissing)?;
-    let word = other.word();
-    let live = word.translates() && !matches!(word.state(), State::Closed);
-    if id == LEAVING || live && other.key(word) == *key || !swap_place(place, id, entry.id) {
-        return Err(DropReason::FlowRace);
-    }
-    Ok(())
+fn places(key: PackedKey) -> Option<Places> {
+    Some(LINE_KEY.get(0)?.places(key))
 }
 
-/// Changes an index word if it still is `old`.
-///
-/// A removed word's memory is the map's, and may be another key's word by now: it differs from `old` then,
-/// unless that key's new flow has taken this very id within these few instructions. Then two flows are lost
-/// from the index, and their clients begin anew.
+/// The key in the entry with this id.
 #[inline(always)]
-fn swap_place(place: *mut u32, old: u32, new: u32) -> bool {
-    // SAFETY: a value of the hash map: memory that is never freed, aligned to eight bytes.
-    unsafe { atomic::compare_and_swap(place, old, new) }
+fn key(id: u32, udp: u32) -> Option<PackedKey> {
+    Some(Entry::at(id)?.packed_key(udp != 0))
 }
 
-/// Puts a flow back into the request index if it was lost; see [`swap_place`].
 #[inline(always)]
-pub(crate) fn reindex(entry: &Entry, key: &FlowKey) {
-    // An error means that the flow is there, or that the table is full: nothing to do either way.
-    let _there: Result<(), i64> = FLOW_INDEX
-        .insert(key, &entry.id, u64::from(BPF_NOEXIST))
-        .map_err(Into::into);
+fn is_found(id: u32, key: PackedKey) -> bool {
+    let Some(entry) = Entry::at(id) else {
+        return false;
+    };
+    let word = entry.word();
+    let is_there = word.translates() || word.is_held() || matches!(word.state(), State::Ended);
+    is_there && entry.packed_key(word.is_udp()) == key
 }

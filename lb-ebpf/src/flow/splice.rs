@@ -9,7 +9,7 @@ use lb_common::{
     icmp::Quote,
     maps::{
         flow::FlowKey,
-        splice::{DRAINED, Numbers, Splice},
+        splice::{DRAINED, Numbers, Splice, owner},
     },
     splice::{self, Opening},
     verdict::{DropReason, Verdict},
@@ -23,10 +23,10 @@ use network_types::ip::IpProto;
 
 use crate::{
     emit,
-    flow::entry::Entry,
+    flow::{entry::Entry, index},
     frame::xdp::Xdp,
     lookup::network_by_id,
-    maps::{FLOW_INDEX, SPLICES},
+    maps::{BINDINGS, SPLICES},
     subprogram::{Changed, Outcome, SpliceLeg},
 };
 
@@ -39,8 +39,8 @@ pub(crate) fn is_of(flow_id: u32) -> bool {
 /// The splice of the flow whose word is this.
 #[inline(always)]
 fn of(entry: &Entry, word: FlowState) -> Option<&'static Splice> {
-    let splice = SPLICES.get(entry.id)?;
-    (splice.generation == word.generation()).then_some(splice)
+    let splice = SPLICES.get(BINDINGS.get(entry.id)?.splice)?;
+    (splice.owner == owner(entry.id, word.generation())).then_some(splice)
 }
 
 /// What is added to the sequence numbers of requests and replies; nothing without a splice.
@@ -109,7 +109,8 @@ pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool,
 
 #[inline(always)]
 fn drained(entry: &Entry) {
-    if let Some(splice) = SPLICES.get_ptr_mut(entry.id) {
+    let number = BINDINGS.get(entry.id).map(|binding| binding.splice);
+    if let Some(splice) = number.and_then(|number| SPLICES.get_ptr_mut(number)) {
         // SAFETY: a live value of an array map.
         let state = unsafe { &raw mut (*splice).state };
         // SAFETY: as above; only this function writes the field while the flow lives.
@@ -143,7 +144,10 @@ fn send(ctx: &XdpContext, flow_id: u32, leg: SpliceLeg) -> Result<Verdict, DropR
 /// The numbers of a segment's sender, and those of the opposite direction.
 #[inline(always)]
 fn numbers(flow_id: u32, leg: SpliceLeg) -> Option<(&'static Numbers, &'static Numbers)> {
-    let splice = SPLICES.get(flow_id)?;
+    let splice = SPLICES.get(BINDINGS.get(flow_id)?.splice)?;
+    if splice.owner as u32 != flow_id {
+        return None;
+    }
     Some(match leg.is_to_client() {
         false => (&splice.to_backend, &splice.to_client),
         true => (&splice.to_client, &splice.to_backend),
@@ -171,14 +175,14 @@ pub(crate) extern "C" fn lb_splice_option(
 #[inline(never)]
 pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 {
     let said = splice::opening(&Xdp::new(&XdpContext::new(ctx)));
-    if let (Some(Opening { time, mss }), Some(splice)) = (said, SPLICES.get_ptr_mut(flow_id)) {
+    if let (Some(Opening { time, mss }), Some(binding)) = (said, BINDINGS.get_ptr_mut(flow_id)) {
         // SAFETY: a live value of an array map.
-        let noted = unsafe { &raw mut (*splice).backend_mss };
+        let noted = unsafe { &raw mut (*binding).backend_mss };
         // SAFETY: as above; its reader waits until the connection stands.
         unsafe { noted.write_volatile(mss) };
         if let Some(time) = time {
             // SAFETY: as above.
-            let noted = unsafe { &raw mut (*splice).backend_time };
+            let noted = unsafe { &raw mut (*binding).backend_time };
             // SAFETY: as above.
             unsafe { noted.write_volatile(time) };
         }
@@ -258,11 +262,7 @@ pub(crate) fn is_taken(frame: &Ipv4Frame<'_>, network: u16) -> bool {
         network,
         protocol: IpProto::Tcp as u16,
     };
-    // SAFETY: the value is a plain integer; the entry's tuple is verified below.
-    let Some(&id) = (unsafe { FLOW_INDEX.get(&key) }) else {
-        return false;
-    };
-    Entry::at(id).is_some_and(|entry| {
+    Entry::at(index::find(&key)).is_some_and(|entry| {
         let word = entry.word();
         let is_live = word.is_spliced() && matches!(word.state(), State::Established);
         (is_live || word.is_held()) && entry.key(word) == key

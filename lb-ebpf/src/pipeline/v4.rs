@@ -31,7 +31,7 @@ use crate::{
     lookup::{self, NetworkRef, network_by_id},
     maps::BACKENDS,
     new_flow,
-    subprogram::{Next, Pair, SpliceLeg},
+    subprogram::{Next, Pair, SpliceLeg, whole},
 };
 
 /// What is next for a packet to one of our addresses in the network `id`, as [`Next`] with a [`SpliceLeg`]. `kind`,
@@ -153,11 +153,12 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
     let key = FlowKey::of_request(&frame, id);
-    let service = new_flow::admit(ip, &key, &network)?;
+    let key = whole(&key);
+    let service = new_flow::admit(ip, key, &network)?;
     if service.is_of_cell() {
-        return to_shared_vip(ctx, &frame, network, &key).map(ended);
+        return to_shared_vip(ctx, &frame, network, key).map(ended);
     }
-    let new_flow::Opened { entry, flow, .. } = new_flow::begin(&frame, &key, &network, &service)?;
+    let new_flow::Opened { entry, flow, .. } = new_flow::begin(&frame, key, &network, &service)?;
     let to = Destination {
         flow_id: entry.id,
         is_new: true,
@@ -177,7 +178,7 @@ fn to_shared_vip(
     key: &FlowKey,
 ) -> Result<Verdict, DropReason> {
     if new_flow::opens(frame) {
-        index::unindex_closed(key);
+        index::remove_closed(key);
     }
     if from.is_host() {
         return Ok(Verdict::Passed);

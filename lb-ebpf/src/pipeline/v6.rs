@@ -35,7 +35,7 @@ use crate::{
     lookup::{self, NetworkRef, network_by_id},
     maps::BACKENDS,
     new_flow::{self, policy},
-    subprogram::{Next, Next6, Outcome, RewriteLeg, Stage6},
+    subprogram::{Next, Next6, Outcome, RewriteLeg, Stage6, whole},
 };
 
 /// What is next for a packet of IPv6 from the network `id`, as [`Next6`]. What is next is called from the way in,
@@ -164,8 +164,9 @@ fn open(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next, Dr
     let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let key = version::key(&frame, label, id).ok_or(DropReason::RecordMissing)?;
-    let service = new_flow::admit(ip, &key, network)?;
-    let opened = new_flow::begin(&frame, &key, network, &service)?;
+    let key = whole(&key);
+    let service = new_flow::admit(ip, key, network)?;
+    let opened = new_flow::begin(&frame, key, network, &service)?;
     let leg = RewriteLeg::new(opened.generation, FROM_CLIENT);
     Ok(Next::rewrite(opened.entry.id, leg))
 }

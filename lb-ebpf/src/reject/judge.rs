@@ -20,6 +20,7 @@ use crate::{
     ip::version::{self, IpVersion},
     lookup::{self, NetworkRef},
     new_flow::policy,
+    subprogram::whole,
 };
 
 /// Shortest frame on a wire without its checksum (IEEE 802.3): an answer is not made longer.
@@ -45,8 +46,9 @@ pub(crate) fn must_know<I: IpVersion>(
         let Some(key) = version::key(frame, vip, network.id) else {
             return false;
         };
-        return rejects(&key, frame.ip, &network, reason)
-            || goes_on(frame) && conntrack::was_ended(&key, frame.ip);
+        let key = whole(&key);
+        return rejects(key, frame.ip, &network, reason)
+            || goes_on(frame) && conntrack::was_ended(key, frame.ip);
     }
     if reason == DropReason::ReplyMismatch as u32 {
         // The rest of a connection that is gone; a prober of a SNAT port learns nothing.

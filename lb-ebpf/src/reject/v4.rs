@@ -51,13 +51,15 @@ fn refuse(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
     let ethernet: &Ethernet = xdp.header(0)?;
     // What is not declared on a tenant network may be anything.
     let ethertype = ethernet.ethertype.get().raw();
-    if ethertype == EtherType::Ipv6 as u16 {
-        if lb_refuse6(ctx.ctx, u32::from(network.id), reason) == 0 {
-            return None;
-        }
+    let id = u32::from(network.id);
+    let is_answered = if ethertype == EtherType::Ipv6 as u16 {
+        lb_refuse6(ctx.ctx, id, reason)
     } else if ethertype == EtherType::Ipv4 as u16 {
-        refuse4(ctx, network, reason)?;
+        lb_refuse4(ctx.ctx, id, reason)
     } else {
+        0
+    };
+    if is_answered == 0 {
         return None;
     }
     if network.vlan != 0 {
@@ -66,7 +68,16 @@ fn refuse(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
     Some(())
 }
 
-/// The same of IPv4.
+/// Makes a frame of IPv4 from the network `id`, which is dropped for the reason with this number, the answer to its
+/// sender; returns whether there is one. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_refuse4(ctx: *mut xdp_md, id: u32, reason: u32) -> u32 {
+    let ctx = &XdpContext::new(ctx);
+    let answered = NetworkRef::of_raw(id).and_then(|network| refuse4(ctx, network, reason));
+    u32::from(answered.is_some())
+}
+
 #[inline(always)]
 fn refuse4(ctx: &XdpContext, network: NetworkRef, reason: u32) -> Option<()> {
     let xdp = Xdp::new(ctx);

@@ -1,18 +1,18 @@
 //! The claim of an id for a new flow.
 
-use lb_common::{addr::Be16, conntrack::FlowState, verdict::DropReason};
+use lb_common::{addr::Be16, conntrack::FlowState, maps::network::SnatPlaces, verdict::DropReason};
 
 use super::{FIRST_VERDICT, Pair, reason};
 
-/// The SNAT addresses of a network of backends, as places among all of the network: with which one of them the
-/// search begins in the upper half, the first one's place above the lowest byte, and how many there are.
+/// The SNAT addresses of a network of backends, as places among all of the network: how many there are in the lowest byte,
+/// the first one's place in the next, and above that whether they are of IPv6.
 #[derive(Clone, Copy)]
 pub(crate) struct SnatRange(u32);
 
 impl SnatRange {
     #[inline(always)]
-    pub(crate) const fn new(start: u32, first: u32, addresses: u32) -> Self {
-        Self(start << 16 | first << 8 | addresses)
+    pub(crate) const fn new(places: SnatPlaces) -> Self {
+        Self((places.is_ipv6 as u32) << 16 | places.first << 8 | places.count)
     }
 
     #[inline(always)]
@@ -26,13 +26,13 @@ impl SnatRange {
     }
 
     #[inline(always)]
-    pub(crate) const fn start(self) -> u32 {
-        self.0 >> 16
+    pub(crate) const fn first(self) -> u32 {
+        self.0 >> 8 & 0xff
     }
 
     #[inline(always)]
-    pub(crate) const fn first(self) -> u32 {
-        self.0 >> 8 & 0xff
+    pub(crate) const fn is_ipv6(self) -> bool {
+        self.0 >> 16 != 0
     }
 
     #[inline(always)]
@@ -81,14 +81,26 @@ impl Earlier {
     pub(crate) const NONE: Self = Self(0);
     const FLOW: u32 = 1;
     const IS_SPLICED: u32 = 2;
+    const IS_UDP: u32 = 4;
 
     #[inline(always)]
     const fn of(before: FlowState) -> Self {
-        match (before.has_flow(), before.is_spliced()) {
-            (false, _) => Self::NONE,
-            (true, false) => Self(Self::FLOW),
-            (true, true) => Self(Self::FLOW | Self::IS_SPLICED),
+        if !before.has_flow() {
+            return Self::NONE;
         }
+        let spliced = if before.is_spliced() {
+            Self::IS_SPLICED
+        } else {
+            0
+        };
+        let udp = if before.is_udp() { Self::IS_UDP } else { 0 };
+        Self(Self::FLOW | spliced | udp)
+    }
+
+    /// Whether that is a flow of UDP, or of TCP.
+    #[inline(always)]
+    pub(crate) const fn is_udp(self) -> bool {
+        self.0 & Self::IS_UDP != 0
     }
 
     /// Whether that is a connection that was handed over.
@@ -104,7 +116,7 @@ impl Earlier {
 pub(crate) struct Claimed(u64);
 
 /// Bits of an id.
-const ID_BITS: u32 = 30;
+const ID_BITS: u32 = 29;
 
 impl Claimed {
     /// The attempt has found nothing to claim.

@@ -341,7 +341,7 @@ services:
                 r#"{"address":"10.0.0.3","port":80,"protocol":"udp"}],"pool":"p","rules":[],"#,
                 r#""idle_timeout":"2m","udp_idle_timeout":"2m","keepalive":null,"#,
                 r#""reject":false,"max_flows":null}],"#,
-                r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256},"#,
+                r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256,"handed_over":65536},"#,
                 r#""timeouts":{"half_open":"30s","half_closed":"2m","udp":"30s"},"flow_log":null,"#,
                 r#""watch":false,"on_stop":"forward"},"#,
                 r#""capacity":[{"network":"mgmt","address":"10.0.0.1","first_port":1024,"#,

@@ -10,6 +10,7 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use lb_common::maps::DEFAULT_HANDED_OVER;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -401,7 +402,7 @@ pub struct Rule {
 /// How much the maps can hold. The memory is taken at the first start, used or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 16 MB and holds
+    /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 7 MB and holds
     /// [`FLOWS_PER_ADDRESS`](lb_common::maps::snat::FLOWS_PER_ADDRESS) flows.
     pub snat_addresses: u16,
     /// `listen` entries of all services, 1 to 65535; default 1024.
@@ -410,6 +411,14 @@ pub struct Limits {
     pub backends: u32,
     /// Pools, 1 to 4096; default 256.
     pub pools: u32,
+    /// Connections that are handed over at a time, 1 to 1,000,000; default 65,536.
+    #[serde(default = "handed_over")]
+    pub handed_over: u32,
+}
+
+/// Of a configuration that an earlier `lb` has applied.
+const fn handed_over() -> u32 {
+    DEFAULT_HANDED_OVER
 }
 
 /// How long flows may be idle that are not, or no more, in full use; each 100 ms to 30 days.
@@ -434,6 +443,7 @@ impl Default for Limits {
             services: lb_common::maps::DEFAULT_SERVICES,
             backends: lb_common::maps::DEFAULT_BACKENDS,
             pools: lb_common::maps::DEFAULT_POOLS,
+            handed_over: DEFAULT_HANDED_OVER,
         }
     }
 }

@@ -171,7 +171,8 @@ impl Live {
     ///
     /// If the kernel has no random numbers or refuses the write.
     pub fn make_hash_key(&mut self) -> Result<()> {
-        self.maps.ipv6()?.make_hash_key()
+        self.maps.ipv6()?.make_hash_key()?;
+        self.maps.flow_lines.make_key()
     }
 
     /// Puts back the free flow ids of all SNAT addresses that another process lost when it was killed; see

@@ -132,7 +132,8 @@ impl Desired {
             network.name,
             network.snat.len()
         );
-        let mut snat_slots = [0; MAX_SNAT_PER_NETWORK];
+        let mut snat_slots = [[0; 16]; MAX_SNAT_PER_NETWORK / 16];
+        let mut snat_set = [0; MAX_SNAT_PER_NETWORK / 64];
         let snat = network.snat.iter().copied();
         let (ipv4, ipv6): (Vec<_>, Vec<_>) = snat.partition(|snat| snat.address.is_ipv4());
         let from_end = MAX_SNAT_PER_NETWORK - ipv6.len();
@@ -142,8 +143,11 @@ impl Desired {
             let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
             ids.give(snat.address)?;
             let snat = SnatSlot::new(u16::try_from(slot)?, *snat, ids);
-            if let Some(place) = snat_slots.get_mut(place) {
+            if let Some(place) = snat_slots.as_flattened_mut().get_mut(place) {
                 *place = u8::try_from(slot)?;
+            }
+            if let Some(set) = snat_set.get_mut(slot as usize / 64) {
+                *set |= 1u64 << (slot % 64);
             }
             self.snat.push(snat);
             self.banks
@@ -173,6 +177,7 @@ impl Desired {
                 mss: network.mss.unwrap_or(u16::MAX).min(most),
                 snat_count: u32::try_from(ipv4.len())?,
                 snat_slots,
+                snat_set,
                 ..Network::default()
             },
         ));
@@ -519,18 +524,29 @@ services:
         let built = build(BOTH, &mut ids);
         let label = |text: &str| ids.stands_for(text.parse().unwrap()).unwrap();
         let (_, mgmt) = built.networks[0];
-        let places = |first, count| SnatPlaces { first, count };
+        let places = |first, count, is_ipv6| SnatPlaces {
+            first,
+            count,
+            is_ipv6,
+        };
         assert_eq!(
             (mgmt.snat(false), mgmt.snat(true)),
-            (places(0, 1), places(14, 2))
+            (places(0, 1, false), places(126, 2, true))
         );
-        let [first, .., second, third] = mgmt.snat_slots;
+        let &[first, .., second, third] = mgmt.snat_slots.as_flattened() else {
+            panic!("no slots");
+        };
         let slots = [first, second, third].map(|slot| {
             let slot = built.snat.iter().find(|one| one.slot == u16::from(slot));
             slot.unwrap().record
         });
         let expected = ["10.32.96.50", "fd00:96::50", "fd00:96::51"].map(label);
         assert_eq!(slots, expected);
+        let of_network = |slot: &u16| mgmt.has_slot(*slot);
+        let mut of_set: Vec<u16> = (0..u16::MAX).filter(of_network).collect();
+        of_set.sort_by_key(|slot| built.snat.iter().position(|one| one.slot == *slot));
+        let all = built.snat.iter().map(|one| one.slot);
+        assert_eq!(of_set, all.collect::<Vec<_>>());
         let (key, service) = built.services[1];
         assert_eq!(key.vip, label("fd00:203::110"));
         assert!(built.rules.contains_key(&Owner::Service(service.id)));

@@ -34,13 +34,15 @@ pub(super) enum Migration {
 }
 
 /// The maps that flows are lost with; all of them have been there since this version began.
-const OF_FLOWS: [&str; 8] = [
+const OF_FLOWS: [&str; 10] = [
     "REGISTRY",
     "BACKENDS",
     "SNAT_PAGES",
     "FREE_IDS",
-    "FLOW_INDEX",
+    "FLOW_LINES",
+    "LINE_KEY",
     "FLOWS",
+    "BINDINGS",
     "SPLICES",
     "ADDRESSES",
 ];

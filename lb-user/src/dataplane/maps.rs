@@ -1,29 +1,26 @@
 //! Typed handles of the pinned maps.
 
-use std::{collections::BTreeMap, io::ErrorKind, iter, net::Ipv4Addr, path::Path};
+use std::{collections::BTreeMap, iter, net::Ipv4Addr, path::Path};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
     maps::{
-        Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues, Queue,
-        lpm_trie::Key,
+        Array, HashMap, LpmTrie, Map, MapData, PerCpuArray, PerCpuValues, Queue, lpm_trie::Key,
     },
     util::nr_cpus,
 };
 use ipnet::{IpNet, Ipv4Net};
 use lb_common::{
-    conntrack::FlowState,
     maps::{
         backend::Backend,
         drop_sample::{self, Sample},
-        flow::{Flow, FlowKey},
+        flow::Flow,
         half_open,
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         rule::{RuleKey, SET_BITS},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
-        splice::Splice,
         table,
     },
     verdict::{Counters, Hook, SLOTS, counters_index},
@@ -32,12 +29,14 @@ use lb_common::{
 use super::{
     batch,
     counts::CountTable,
+    flow_lines::FlowLines,
     flows::coarse_now,
     ipv6::Ipv6Maps,
     map_of_maps::{HeldMaps, Inner, Outer},
     object::names,
     quotas::Quotas,
     readings::Readings,
+    splices::SpliceTable,
 };
 use crate::config::Limits;
 
@@ -67,11 +66,11 @@ pub struct Maps {
     /// SNAT addresses by page of flow ids.
     pub snat_pages: Array<MapData, SnatPage>,
     /// Flow ids by request tuple.
-    pub flow_index: HashMap<MapData, FlowKey, u32>,
+    pub flow_lines: FlowLines,
     /// Flows by id.
     pub flows: Array<MapData, Flow>,
     /// Splices by flow id.
-    pub splices: Array<MapData, Splice>,
+    pub splices: SpliceTable,
     /// Ids by name.
     pub registry: HashMap<MapData, RegistryKey, u32>,
     /// Those of IPv6; none of a data plane that is older than they are.
@@ -162,6 +161,10 @@ impl Maps {
             services: services.info()?.max_entries(),
             backends: backends.len() - 1,
             pools: 0,
+            handed_over: MapData::from_pin(folder.join("SPLICES"))?
+                .info()?
+                .max_entries()
+                - 1,
         };
         // An older data plane has one table for each pool: only the names show how many pools there are.
         let room = registry.info()?.max_entries();
@@ -178,9 +181,9 @@ impl Maps {
             services: Map::HashMap(services).try_into()?,
             backends,
             snat_pages: Map::Array(pin("SNAT_PAGES")?).try_into()?,
-            flow_index: Map::HashMap(pin("FLOW_INDEX")?).try_into()?,
+            flow_lines: FlowLines::open(folder)?,
             flows,
-            splices: Map::Array(pin("SPLICES")?).try_into()?,
+            splices: SpliceTable::open(folder)?,
             registry: Map::HashMap(registry).try_into()?,
             rules: Map::LpmTrie(pin("RULES")?).try_into()?,
             ipv6: None,
@@ -390,21 +393,6 @@ impl Maps {
         Ok(found.filter(|sample| sample.seen != 0))
     }
 
-    /// Takes a flow out of the request index; that another CPU has done so already is no error.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel refuses it.
-    pub fn unindex(&mut self, key: &FlowKey) -> Result<()> {
-        match self.flow_index.remove(key) {
-            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
-            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// The queue of free ids of a SNAT address, or `None` if the slot has none that can be used.
     ///
     /// # Errors
@@ -424,31 +412,6 @@ impl Maps {
     /// If the kernel refuses the look-up.
     pub fn is_queue_closed(&self, slot: u32) -> Result<bool> {
         Ok(matches!(self.free_ids.get(slot)?, Inner::Closed))
-    }
-
-    /// The splice of the flow with this id and word, if it has one.
-    pub fn splice(&self, id: u32, word: FlowState) -> Option<Splice> {
-        let splice = word.is_spliced().then(|| self.splices.get(&id, 0).ok());
-        splice
-            .flatten()
-            .filter(|splice| splice.generation == word.generation())
-    }
-
-    /// Makes a claimed or live flow findable by its requests; what is there is of a flow that is over.
-    ///
-    /// # Errors
-    ///
-    /// If the index is full.
-    pub fn index_flow(&mut self, key: &FlowKey, id: u32) -> Result<()> {
-        Ok(self.flow_index.insert(key, &id, 0)?)
-    }
-
-    /// Takes a flow out of that index again, if it is there.
-    pub fn forget_flow(&mut self, key: &FlowKey, id: u32) {
-        if self.flow_index.get(key, 0).ok() == Some(id) {
-            // Another CPU may be faster.
-            let _gone: Result<(), MapError> = self.flow_index.remove(key);
-        }
     }
 
     /// Gives a SNAT address a queue that has room for so many ids, empty.

@@ -13,7 +13,9 @@ use aya::{
     programs::{Program, ProgramError, ProgramInfo, Xdp},
 };
 use aya_log::EbpfLogger;
-use lb_common::maps::{MAX_ADDRESSES, MAX_NETWORKS, declarations, snat::flow_entries, usage};
+use lb_common::maps::{
+    MAX_ADDRESSES, MAX_NETWORKS, declarations, flow_line, snat::flow_entries, usage,
+};
 use log::{Log, Metadata, Record};
 
 use super::pins::Pins;
@@ -256,13 +258,15 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
         ("FLOWS", flows),
         ("PENDING", flows),
-        ("SPLICES", flows),
+        ("BINDINGS", flows),
+        // Number 0 is none's.
+        ("SPLICES", limits.handed_over.saturating_add(1)),
+        ("SPLICE_NAMES", limits.handed_over.saturating_add(1024)),
         ("CLIENTS6", flows),
         // A VIP, SNAT address or backend has one at most, and so has each cell.
         ("LABELS", labels(limits)),
         ("ADDRESSES6", labels(limits).saturating_add(1)),
-        // Room for keys of closed flows whose id was given to another before they were removed.
-        ("FLOW_INDEX", flows.saturating_add(flows / 8)),
+        ("FLOW_LINES", flow_line::lines(flows)),
     ]
 }
 

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn instances_share_no_path() {
         let (one, other) = (Pins::new("main"), Pins::new("main-2"));
-        assert_eq!(one.maps(), Path::new("/sys/fs/bpf/lb/main/v6"));
+        assert_eq!(one.maps(), Path::new("/sys/fs/bpf/lb/main/v7"));
         assert_eq!(
             one.link("lb_nic", 7),
             Path::new("/sys/fs/bpf/lb/main/links/lb_nic-7")

@@ -1,67 +1,188 @@
-//! The splices of flows that this process hands over.
+//! The splices of flows that are handed over, beside the data plane.
+//!
+//! A splice has a number, which is its flow's as long as that is not over, and then the next one's. The number is taken by one
+//! swap of the splice's owner: while one process takes over from another, both hand over.
 
 use std::{
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use anyhow::{Context as _, Result};
-use aya::maps::{Array, Map, MapData};
+use aya::maps::{HashMap, Map, MapData};
 use lb_common::{
     conntrack::FlowState,
-    maps::splice::{DRAINED, Splice},
+    maps::splice::{Binding, DRAINED, Splice, SpliceName, flow, owner},
 };
+
+use super::{flows::FlowTable, mapped::MappedArray};
 
 /// The name that the client of a flow has requested, by its id and word; none if there is none.
 pub type SpliceNames = Box<dyn Fn(u32, FlowState) -> Option<String>>;
 
-/// The splices, by the ids of their flows. Not mapped: a connection has to do with its own a few times.
-pub struct SpliceTable(Mutex<Array<MapData, Splice>>);
+/// Splices that are looked at for one whose flow is over.
+const MAX_LOOKS: u32 = 1024;
+/// The place of `Binding::splice` among its words, and of `Splice::owner` among the long ones.
+const SPLICE: usize = 0;
+const OWNER: usize = 0;
+const _: () = assert!(std::mem::offset_of!(Binding, splice) == 0);
+const _: () = assert!(std::mem::offset_of!(Splice, owner) == 0);
+
+/// The splices.
+pub struct SpliceTable {
+    bindings: MappedArray<Binding>,
+    splices: MappedArray<Splice>,
+    names: Mutex<HashMap<MapData, u32, SpliceName>>,
+    flows: FlowTable,
+    /// Where the search for a splice went to last.
+    last: AtomicU32,
+}
+
+/// What a backend's SYN-ACK had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendSynAck {
+    /// Its timestamp; 0 if it has none.
+    pub time: u32,
+    /// Its maximum segment size, in bytes.
+    pub mss: u16,
+}
+
+/// No splice is to be had: all are of flows that live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSplice;
 
 impl SpliceTable {
-    /// Opens the pinned map in `folder`.
+    /// Opens the pinned maps in `folder`.
     ///
     /// # Errors
     ///
-    /// If the pin is missing, or the map has another layout.
+    /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        let pinned = MapData::from_pin(folder.join("SPLICES"));
-        let map = Map::Array(pinned.context("open the pinned map SPLICES")?);
-        Ok(Self(Mutex::new(map.try_into()?)))
-    }
-
-    fn map(&self) -> MutexGuard<'_, Array<MapData, Splice>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let names = MapData::from_pin(folder.join("SPLICE_NAMES"));
+        let names = Map::HashMap(names.context("open the pinned map SPLICE_NAMES")?);
+        Ok(Self {
+            bindings: MappedArray::open(folder, "BINDINGS")?,
+            splices: MappedArray::open(folder, "SPLICES")?,
+            names: Mutex::new(names.try_into()?),
+            flows: FlowTable::open(folder)?,
+            last: AtomicU32::new(0),
+        })
     }
 
     /// The names of the flows that were handed over, each as long as no other has its id.
     #[must_use]
     pub fn names(self) -> SpliceNames {
-        Box::new(move |id, word| {
-            let splice = word.is_spliced().then(|| self.get(id)).flatten()?;
-            let is_its = splice.generation == word.generation();
-            let name = is_its.then(|| String::from_utf8_lossy(splice.name()).into_owned());
-            name.filter(|name| !name.is_empty())
-        })
+        Box::new(move |id, word| self.name(id, word))
     }
 
-    /// The splice of a flow; its generation shows whether it is that flow's.
-    pub fn get(&self, id: u32) -> Option<Splice> {
-        self.map().get(&id, 0).ok()
+    /// The name that the client of a flow has requested, if it was handed over and there was one.
+    pub fn name(&self, id: u32, word: FlowState) -> Option<String> {
+        let kept = word.is_spliced().then(|| self.kept_name(id)).flatten()?;
+        let name = String::from_utf8_lossy(kept.name()).into_owned();
+        (kept.generation == word.generation() && !name.is_empty()).then_some(name)
     }
 
-    /// Writes the splice of a flow that this process has claimed, before its word has the flag.
+    fn kept_name(&self, id: u32) -> Option<SpliceName> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.get(&id, 0).ok()
+    }
+
+    /// The splice of the flow with this id and word, if it has one.
+    pub fn get(&self, id: u32, word: FlowState) -> Option<Splice> {
+        let splice = self.splices.read(self.number(id)?)?;
+        let is_its = word.is_spliced() && splice.owner == owner(id, word.generation());
+        is_its.then_some(splice)
+    }
+
+    fn number(&self, id: u32) -> Option<u32> {
+        Some(self.bindings.word(id, SPLICE)?.load(Ordering::Acquire))
+    }
+
+    /// Writes the splice of a flow that this process has claimed, before its word has the flag; and the name that its client
+    /// has requested, of which a long one is cut.
     ///
     /// # Errors
     ///
-    /// If the kernel refuses: beyond the end of the table.
-    pub fn set(&self, id: u32, splice: &Splice) -> Result<()> {
-        Ok(self.map().set(id, splice, 0)?)
+    /// If all splices are of flows that live.
+    pub fn set(
+        &self,
+        id: u32,
+        word: FlowState,
+        splice: &Splice,
+        name: &[u8],
+    ) -> Result<(), NoSplice> {
+        let mine = owner(id, word.generation());
+        let number = self.take(mine)?;
+        let splice = Splice {
+            owner: mine,
+            ..*splice
+        };
+        self.splices.write(number, splice);
+        let binding = self.bindings.word(id, SPLICE).ok_or(NoSplice)?;
+        binding.store(number, Ordering::Release);
+        if !name.is_empty() {
+            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            // A flow goes on without its name.
+            let name = SpliceName::new(word.generation(), name);
+            let _full = names.insert(&id, &name, 0);
+        }
+        Ok(())
+    }
+
+    /// Takes the next splice whose flow is over, and forgets the name of that.
+    fn take(&self, mine: u64) -> Result<u32, NoSplice> {
+        let count = self.splices.len().saturating_sub(1);
+        for _ in 0..count.min(MAX_LOOKS) {
+            let number = 1 + self.last.fetch_add(1, Ordering::Relaxed) % count;
+            let Some(taken) = self.splices.long_word(number, OWNER) else {
+                continue;
+            };
+            let earlier = taken.load(Ordering::Acquire);
+            if !self.is_live(earlier) && take_from(taken, earlier, mine) {
+                self.forget_name(number, earlier, mine);
+                return Ok(number);
+            }
+        }
+        Err(NoSplice)
+    }
+
+    /// Whether a splice is of a flow that is not over.
+    fn is_live(&self, owner: u64) -> bool {
+        let (id, generation) = flow(owner);
+        let word = self.flows.word(id).filter(|_| owner != 0);
+        word.is_some_and(|word| word.generation() == generation && !word.claimable())
+    }
+
+    /// The name of an earlier owner of a splice: its id may have another one by now, and another name.
+    fn forget_name(&self, number: u32, earlier: u64, mine: u64) {
+        let (id, _) = flow(earlier);
+        if earlier != 0 && id != flow(mine).0 && self.number(id) == Some(number) {
+            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            // It may have had none.
+            let _none = names.remove(&id);
+        }
+    }
+
+    /// What the data plane has noted of the SYN-ACK of a flow's backend.
+    pub fn backend_syn_ack(&self, id: u32) -> BackendSynAck {
+        let binding = self.bindings.read(id).unwrap_or_default();
+        BackendSynAck {
+            time: binding.backend_time,
+            mss: binding.backend_mss,
+        }
     }
 
     /// Whether the backend has what our socket sent it.
-    pub fn is_drained(&self, id: u32) -> bool {
-        self.get(id)
-            .is_some_and(|splice| splice.state & DRAINED != 0)
+    pub fn is_drained(&self, id: u32, word: FlowState) -> bool {
+        let splice = self.get(id, word);
+        splice.is_some_and(|splice| splice.state & DRAINED != 0)
     }
+}
+
+fn take_from(splice: &AtomicU64, earlier: u64, mine: u64) -> bool {
+    let taken = splice.compare_exchange(earlier, mine, Ordering::AcqRel, Ordering::Acquire);
+    taken.is_ok()
 }

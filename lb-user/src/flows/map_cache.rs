@@ -55,7 +55,7 @@ impl MapCache {
         if end == FlowEnd::Backend || !word.is_spliced() {
             return Some(*flow);
         }
-        Some(self.maps.splice(id, word)?.as_client(flow))
+        Some(self.maps.splices.get(id, word)?.as_client(flow))
     }
 
     /// Forgets what has been read. Returns the slots of the SNAT addresses that there are now.

@@ -53,19 +53,12 @@ impl Observer {
                 let client = self.labels.client(id, &flow);
                 if meant(choices, id, &flow, client) {
                     let line = names.line(&slot, client, id, word, &flow);
-                    let name = self.asked_name(id, word);
+                    let name = self.maps.splices.name(id, word);
                     lines.push(FlowLine { name, ..line });
                 }
             }
         }
         Ok(lines)
-    }
-
-    /// The name that a flow's client requested, before the data plane had it.
-    fn asked_name(&self, id: u32, word: FlowState) -> Option<String> {
-        let splice = self.maps.splice(id, word)?;
-        let name = String::from_utf8_lossy(splice.name()).into_owned();
-        Some(name).filter(|name| !name.is_empty())
     }
 
     /// The flow that has the SNAT port `tuple`, or else had it last. There can be one in each
@@ -105,7 +98,7 @@ impl Observer {
             if word.has_flow() && !word.is_local() {
                 let client = self.labels.client(id, &flow);
                 let line = names.line(slot, client, id, word, &flow);
-                let name = self.asked_name(id, word);
+                let name = self.maps.splices.name(id, word);
                 let flow = FlowLine { name, ..line };
                 lines.push(WhoLine { live, flow });
             }

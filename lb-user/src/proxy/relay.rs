@@ -16,7 +16,7 @@ use super::{
     sockets::{idle, is_closed, prepare, reset_at_close},
     splice::{
         handoff::{NotSpliced, SplicedEnds, hand_over},
-        port_lease::{BackendSynAck, PortLease},
+        port_lease::PortLease,
         prelude::Prelude,
     },
     tcp_info::Info,
@@ -88,7 +88,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
 
 /// The next clients of a VIP get an MSS that this backend takes.
 fn tell_mss(lease: &PortLease, leg: &Leg, shared: &Context) {
-    let BackendSynAck { mss, .. } = lease.backend_syn_ack();
+    let mss = lease.backend_syn_ack().mss;
     let place = (shared.network.clone(), leg.vip());
     shared.listeners.tell_mss(&place, mss);
 }

@@ -130,6 +130,7 @@ impl View {
                 sources: 0,
                 destinations: 0,
                 snat_slots: Default::default(),
+                snat_set: Default::default(),
                 ..network
             };
             let (name, [tcp, udp]) = (self.name(Kind::Network, id), places);

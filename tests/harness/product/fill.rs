@@ -44,6 +44,7 @@ pub(crate) fn config(text: &str) -> Result<Config> {
         services: 16,
         backends: 16,
         pools: 8,
+        handed_over: config.limits.handed_over.min(1024),
     };
     Ok(Config { limits, ..config })
 }

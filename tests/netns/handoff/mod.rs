@@ -5,6 +5,7 @@ pub(crate) mod connections;
 mod cost;
 mod killed;
 mod much;
+mod room;
 mod scales;
 mod segments;
 mod size;

@@ -3,13 +3,14 @@
 use std::{
     fs,
     net::SocketAddrV4,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use lb_common::abi::ABI_VERSION;
 use lb_common::addr::Mac;
 use lb_tests::{
     netns::Netns,
@@ -282,7 +283,7 @@ fn a_removed_map_pin_is_there_again() -> Result<()> {
 pub(crate) fn maps(topology: &Topology) -> Result<PathBuf> {
     let entries = fs::read_dir(pins(topology.run()))?;
     let folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut maps = folders.filter(|folder| Path::ends_with(folder, "v6"));
+    let mut maps = folders.filter(|folder| folder.ends_with(format!("v{ABI_VERSION}")));
     maps.next().context("the pinned maps")
 }
 

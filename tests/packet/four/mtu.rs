@@ -36,5 +36,5 @@ fn the_last_hop_of_what_may_be_fragmented_is_its_vip() {
         let expired = Family::V4.time_exceeded;
         assert_told(&Family::V4, &mut lb, Port::Tenant, &query, expired, 0);
     }
-    assert_eq!(lb.maps.flow_index.keys().count(), 0);
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0);
 }

@@ -132,7 +132,8 @@ impl Arena<'_> {
             assert_eq!(ports, [0, 0], "round {round}: sent, but no flow");
             return 1;
         };
-        let index = self.maps.flow_index.get(&flow.key(word.is_udp()), 0).ok();
+        let index = self.maps.flow_lines.find(&flow.key(word.is_udp()));
+        let index = index.expect("the lines");
         assert_eq!(index, Some(id), "round {round}: {flow:?}");
         let port = id - DataPlane::flow_id(FIRST_FLOW_PORT) + u32::from(FIRST_FLOW_PORT);
         assert!(ports.iter().all(|&sent| sent == port || sent == 0));

@@ -209,7 +209,7 @@ pub(super) fn check_tables(lb: &mut DataPlane, ids: &[u32], talks: &[Talk]) {
         let talk = talks.iter().find(|talk| talk.is(&key));
         let talk = *talk.expect("a flow of this test");
         assert!(keys.insert(talk), "two live flows of {talk:?}: {live:?}");
-        let index = lb.maps.flow_index.get(&key, 0).ok();
+        let index = lb.maps.flow_lines.find(&key).expect("the lines");
         assert_eq!(index, Some(id), "{talk:?} {word:?}");
         leads_both_ways(lb, talk, id, *word, flow);
     }

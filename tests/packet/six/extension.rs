@@ -128,7 +128,7 @@ fn reliability_22_other_headers_end_a_packet() {
         let syn = with(request(CLIENT_A, API, SYN_ONLY), &chain);
         assert_dropped(&mut lb, Port::Tenant, &syn.bytes(), reason);
     }
-    assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0, "no state was made");
     establish(&mut lb, CLIENT_A, 1024);
     let id = DataPlane::flow_id(1024);
     let flow = lb.maps.flows.get(&id, 0).expect("an entry");
@@ -184,7 +184,7 @@ fn reliability_22_broken_chains_are_malformed() {
     let mut far = whole.clone();
     far[L4 + 9] = 20;
     assert_dropped(&mut lb, Port::Tenant, &far, "malformed");
-    assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0, "no state was made");
 }
 
 /// RELIABILITY 39: no client gets around the rules by a header.
@@ -205,7 +205,7 @@ fn reliability_39_headers_do_not_bypass_the_rules() {
         let elsewhere = with(request(CLIENT_A, "[fd00:203::111]:6443", SYN_ONLY), &chain);
         assert_dropped(&mut lb, Port::Tenant, &elsewhere.bytes(), "not_declared");
     }
-    assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0, "no state was made");
 }
 
 /// To another host, no header is looked at.

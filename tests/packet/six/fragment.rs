@@ -40,7 +40,7 @@ fn reliability_39_headers_in_pieces_are_dropped() {
             "{end}: {outcome:?}"
         );
     }
-    assert_eq!(lb.maps.flow_index.keys().count(), 0, "no state was made");
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0, "no state was made");
     assert_eq!(lb.fragmented().len(), 0);
 }
 

@@ -56,5 +56,5 @@ fn truncated_and_lying_packets_are_malformed() {
             assert_dropped(&mut lb, Port::Tenant, &lying, "malformed");
         }
     }
-    assert_eq!(lb.maps.flow_index.keys().count(), 0);
+    assert_eq!(lb.maps.flow_lines.ids().count(), 0);
 }

@@ -93,7 +93,7 @@ section! {
 section! {
     /// What the maps can hold; the memory is taken at the first start.
     struct RawLimits = "limits" {
-        /// SNAT addresses of all networks, 1 to 128; 16 MB each.
+        /// SNAT addresses of all networks, 1 to 128; 7 MB each.
         optional snat_addresses: SnatCount = "8",
         /// `listen` entries of all services, 1 to 65535.
         optional services: EntryCount = "1024",
@@ -101,6 +101,9 @@ section! {
         optional backends: EntryCount = "4096",
         /// Pools, 1 to 4096.
         optional pools: PoolCount = "256",
+        /// Connections of shared VIPs that the data plane carries at a time, 1 to 1000000; those beyond are copied by the
+        /// process. 0.3 MB for a thousand, two thirds of it as they come.
+        optional handed_over: HandedOverCount = "65536",
     }
 }
 
@@ -117,6 +120,7 @@ kinds! {
     SnatCount("number"): Option<At<u16>> = within(1..=MAX_SNAT);
     EntryCount("number"): Option<At<u32>> = within(1..=65_535);
     PoolCount("number"): Option<At<u32>> = within(1..=4096);
+    HandedOverCount("number"): Option<At<u32>> = within(1..=1_000_000);
     Seed("text"): Option<At<String>> = checked(check_seed);
 }
 

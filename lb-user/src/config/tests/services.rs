@@ -182,17 +182,6 @@ fn what_is_written_fits_into_the_maps() {
     let full = "256 networks in all, but there is room for 255".to_owned();
     assert_eq!(problems(&text), [(258, "networks.n255".to_owned(), full)]);
 
-    let snat: Vec<_> = (50..67).map(|host| format!("10.32.96.{host}")).collect();
-    let snat = mgmt(&format!(
-        "prefixes: [10.32.96.0/20], snat: [{}]",
-        snat.join(", ")
-    ));
-    refused(
-        &[(3, &snat), (12, "limits: { snat_addresses: 32 }")],
-        "networks.mgmt.snat[16]",
-        "17 SNAT addresses in this network, but there is room for 16",
-    );
-
     // With one SNAT address and the VIP of the other service, there is room for 4094 more.
     let vip = |index: u32| format!("\"192.168.{}.{}:1/tcp\"", 220 + index / 256, index % 256);
     let vips: Vec<_> = (1..=4095).map(vip).collect();

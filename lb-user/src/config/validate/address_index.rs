@@ -7,10 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use lb_common::maps::{
-    network::MAX_SNAT_PER_NETWORK,
-    snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FLOWS_PER_ADDRESS},
-};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FLOWS_PER_ADDRESS};
 
 use super::prefixes::{any_prefixes, check_disjoint};
 use crate::config::{
@@ -320,13 +317,6 @@ impl<'r> Facts<'r> {
     }
 
     fn add_snat_addresses(&mut self, raw: &'r List<At<RawSnat>>, findings: &mut Findings) {
-        if let Some(At { place, .. }) = raw.elements.get(MAX_SNAT_PER_NETWORK) {
-            let words = format!(
-                "{} SNAT addresses in this network, but there is room for {MAX_SNAT_PER_NETWORK}",
-                raw.elements.len()
-            );
-            findings.add(place, words);
-        }
         for At {
             place: whole,
             value,

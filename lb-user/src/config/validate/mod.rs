@@ -127,12 +127,14 @@ fn limits(raw: &RawLimits) -> Limits {
         services,
         backends,
         pools,
+        handed_over,
     } = raw;
     Limits {
         snat_addresses: value_of(snat_addresses),
         services: value_of(services),
         backends: value_of(backends),
         pools: value_of(pools),
+        handed_over: value_of(handed_over),
     }
 }
 

@@ -511,8 +511,8 @@ mod tests {
             pool: 30 + 256,
             ..Service::default()
         };
-        let mut snat_slots = [0; 16];
-        snat_slots[0] = 5;
+        let mut snat_slots = [[0; 16]; 8];
+        snat_slots[0][0] = 5;
         let network = Network {
             snat_count: 1,
             snat_slots,
@@ -585,8 +585,8 @@ networks:
         ids.insert(Kind::Snat, "mgmt/10.0.0.8:1024-57343", 1);
         ids.insert(Kind::Snat, "mgmt/10.0.0.9:1024-57343", 2);
         ids.insert(Kind::Snat, "old/10.9.0.9:1024-57343", 3);
-        let mut snat_slots = [0; 16];
-        snat_slots[0] = 0;
+        let mut snat_slots = [[0; 16]; 8];
+        snat_slots[0][0] = 0;
         let network = Network {
             snat_count: 1,
             snat_slots,

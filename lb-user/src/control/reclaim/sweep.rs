@@ -251,10 +251,7 @@ impl Sweeper {
 /// Takes an entry that will be free out of the request index.
 fn forget_key(maps: &mut Maps, word: FlowState, flow: &Flow, id: u32) -> Result<()> {
     let key = flow.key(word.is_udp());
-    if maps.flow_index.get(&key, 0).ok() == Some(id) {
-        maps.unindex(&key)?;
-    }
-    Ok(())
+    maps.flow_lines.remove(&key, id)
 }
 
 #[cfg(test)]

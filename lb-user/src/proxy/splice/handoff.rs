@@ -25,14 +25,17 @@ use nix::{
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::sleep};
 
 use super::{
-    port_lease::{BackendSynAck, PortLease},
+    port_lease::{PortLease, Refused},
     prelude::Prelude,
     saved_syn::Syn,
     tcp_repair::{Repair, Snapshot, close_silently},
 };
-use crate::proxy::{
-    connections::Leg,
-    sockets::{FIRST_POLL_INTERVAL, MAX_POLL_INTERVAL},
+use crate::{
+    dataplane::splices::BackendSynAck,
+    proxy::{
+        connections::Leg,
+        sockets::{FIRST_POLL_INTERVAL, MAX_POLL_INTERVAL},
+    },
 };
 
 /// How often what has come meanwhile is read of a client that goes on sending.
@@ -67,6 +70,8 @@ pub(crate) enum NotSpliced {
     Backend,
     /// Another flow has its tuple.
     Taken,
+    /// As many connections as may be have been handed over: `limits.handed_over`.
+    NoRoom,
     /// It is to end.
     Cut,
     /// Each of its requests is looked at.
@@ -85,6 +90,7 @@ impl NotSpliced {
             Self::Client => "client_goes_on",
             Self::Backend => "backend_spoke",
             Self::Taken => "flow_taken",
+            Self::NoRoom => "no_room",
             Self::Cut => "cut",
             Self::Requests => "requests",
         }
@@ -140,11 +146,13 @@ impl<'s> SplicedEnds<'s> {
         leg: &Leg,
     ) -> Result<(), NotSpliced> {
         let (front, repair) = self.settle(syn)?;
-        let splice = splice(syn, &front, back, lease.backend_syn_ack(), self.said);
-        let splice = splice?.with_name(leg.name.as_deref().unwrap_or_default().as_bytes());
+        let splice = splice(syn, &front, back, lease.backend_syn_ack(), self.said)?;
         let mac = syn.source_mac.ok_or(NotSpliced::NoSyn)?;
-        let spliced = lease.splice(splice, mac, [back.received, back.sent], leg.since());
-        spliced.map_err(|_| NotSpliced::Taken)?;
+        let spliced = lease.splice(&splice, mac, [back.received, back.sent], leg);
+        spliced.map_err(|refused| match refused {
+            Refused::Lost => NotSpliced::Taken,
+            Refused::NoRoom => NotSpliced::NoRoom,
+        })?;
         let received = Repair::enter(self.backend).and_then(|repair| repair.received());
         // A cut looks at legs first: a connection that is not cut now will be found as a flow.
         let why = match received {
@@ -243,7 +251,6 @@ fn splice(
     Ok(Splice {
         sent_end: back.sent.wrapping_add(sent_on),
         received: back.received,
-        backend_time: syn_ack.time,
         to_backend: Numbers {
             sequence: back.sent.wrapping_add(shift).wrapping_sub(begin(syn)),
             time: there,

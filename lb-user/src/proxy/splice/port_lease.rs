@@ -31,11 +31,14 @@ use crate::{
         flows::{FlowOwners, FlowTable, UsageTable, coarse_now},
         ids::FreeIds,
         maps::Maps,
-        splices::SpliceTable,
+        splices::{BackendSynAck, NoSplice, SpliceTable},
     },
     flows::idle::{age, ticks},
     model::snat::{SnatFlowId, SnatSlot},
-    proxy::fair_share::{Resource, Shares, Spent, TakenShare},
+    proxy::{
+        connections::Leg,
+        fair_share::{Resource, Shares, Spent, TakenShare},
+    },
 };
 
 /// How often this process marks its ports as in use.
@@ -77,15 +80,6 @@ impl Tables {
             counts: CountTable::open(folder)?,
         })))
     }
-}
-
-/// The options of a backend's SYN-ACK.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BackendSynAck {
-    /// Its timestamp; 0 if it has none.
-    pub(crate) time: u32,
-    /// Its maximum segment size, in bytes.
-    pub(crate) mss: u16,
 }
 
 /// The flows of a network, as far as sockets may have them.
@@ -172,6 +166,15 @@ pub(crate) struct PortLease {
 /// The flow has changed: the data plane or another thread has done so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
+
+/// Why there is no splice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// As for [`Lost`].
+    Lost,
+    /// There are as many as may be.
+    NoRoom,
+}
 
 impl PortLeases {
     /// Those of `network`, on these maps, of which `tables` are some; divided among the networks of clients.
@@ -291,7 +294,8 @@ impl PortLeases {
             if let Some(counts) = &self.mapped().counts {
                 counts.hand_in(word, &flow);
             }
-            self.maps().forget_flow(&flow.key(word.is_udp()), id);
+            // A word that is left leads nowhere.
+            let _left = self.maps().flow_lines.remove(&flow.key(word.is_udp()), id);
         }
         let flow = record(purpose);
         table.fill(id, &flow);
@@ -387,49 +391,46 @@ impl PortLease {
         self.held = Some(Instant::now());
         self.change(self.word.hold())?;
         let key = self.flow.key(false);
-        let indexed = self.leases.maps().index_flow(&key, self.id);
+        let indexed = self.leases.maps().flow_lines.insert(&key, self.id);
         indexed.map_err(|_| Lost)
     }
 
     /// The connection is the sockets' again.
     pub(super) fn let_go(&mut self) {
-        self.leases
-            .maps()
-            .forget_flow(&self.flow.key(false), self.id);
+        let key = self.flow.key(false);
+        // A word that is left leads nowhere.
+        let _left = self.leases.maps().flow_lines.remove(&key, self.id);
         // What has changed it has ended it.
         let _lost = self.change(self.word.release());
         self.say_held();
     }
 
     /// What the backend sends goes to the client from now on, by this splice. The client expects the first of
-    /// `numbers` next and the backend the second, both in the backend's numbers. The backend was sought at `since`, in
-    /// microseconds of the monotonic clock.
+    /// `numbers` next and the backend the second, both in the backend's numbers. The leg says when the backend was sought, and
+    /// which name was requested.
     ///
     /// # Errors
     ///
-    /// If the flow is not this socket's any more.
+    /// If the flow is not this socket's any more, or there is no room for another splice.
     pub(super) fn splice(
         &mut self,
-        splice: Splice,
+        splice: &Splice,
         client_mac: Mac,
         numbers: [u32; 2],
-        since: u64,
-    ) -> Result<(), Lost> {
+        leg: &Leg,
+    ) -> Result<(), Refused> {
         let [ack_request, ack_reply] = numbers;
-        self.flow.traffic_reply = Traffic::unanswered_since(since).raw();
+        self.flow.traffic_reply = Traffic::unanswered_since(leg.since()).raw();
         self.flow.client_mac = client_mac;
         self.flow.ack_request = Be32::new(ack_request);
         self.flow.ack_reply = Be32::new(ack_reply);
         let shared = self.leases.mapped();
         shared.table.fill(self.id, &self.flow);
-        let generation = self.word.generation();
-        let splice = Splice {
-            generation,
-            ..splice
-        };
-        let written = shared.splices.set(self.id, &splice);
-        written.map_err(|_| Lost)?;
-        self.change(self.word.splice())?;
+        let name = leg.name.as_deref().unwrap_or_default().as_bytes();
+        let written = shared.splices.set(self.id, self.word, splice, name);
+        written.map_err(|NoSplice| Refused::NoRoom)?;
+        let spliced = self.change(self.word.splice());
+        spliced.map_err(|Lost| Refused::Lost)?;
         self.count(1);
         Ok(())
     }
@@ -474,12 +475,7 @@ impl PortLease {
 
     /// What the data plane has noted of the backend's SYN-ACK.
     pub(crate) fn backend_syn_ack(&self) -> BackendSynAck {
-        let splice = self.leases.mapped().splices.get(self.id);
-        let splice = splice.unwrap_or_default();
-        BackendSynAck {
-            time: splice.backend_time,
-            mss: splice.backend_mss,
-        }
+        self.leases.mapped().splices.backend_syn_ack(self.id)
     }
 
     /// The flow's word, as it was changed last.
@@ -489,7 +485,7 @@ impl PortLease {
 
     /// Whether the backend has what our socket sent it, or the flow is over.
     pub(super) fn is_done(&self) -> bool {
-        self.now().is_none() || self.leases.mapped().splices.is_drained(self.id)
+        self.now().is_none() || self.leases.mapped().splices.is_drained(self.id, self.word)
     }
 
     /// The word, if the flow is still ours and lives.

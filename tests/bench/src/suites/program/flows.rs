@@ -143,7 +143,7 @@ impl Crowd {
                 network,
                 protocol: 6,
             };
-            let id = maps.flow_index.get(&key, 0)?;
+            let id = maps.flow_lines.find(&key)?.context("no flow")?;
             let (_, flow) = table.flow(id).context("no flow")?;
             let page = maps.snat_pages.get(&(id / PAGE), 0)?;
             Ok(Flow {

@@ -17,7 +17,10 @@ use lb_tests::{
     product::program::{Action, CLIENT, MGMT_NIC, Port},
 };
 use lb_user::{
-    dataplane::flows::{FlowOwners, UsageTable, coarse_now},
+    dataplane::{
+        flows::{FlowOwners, UsageTable, coarse_now},
+        splices::NoSplice,
+    },
     model::registry::Kind,
 };
 
@@ -55,10 +58,9 @@ pub(super) fn hand_over(stand: &mut Stand) -> Result<[Frame; 2]> {
     table.fill(id, &flow);
     let lent = change(claimed.lend())?;
     let held = change(lent.hold())?;
-    stand.plane.maps.index_flow(&flow.key(false), id)?;
-    let record = record(held.generation());
-    let set = stand.plane.splices().set(id, &record);
-    set.context("no place for the numbers")?;
+    stand.plane.maps.flow_lines.insert(&flow.key(false), id)?;
+    let set = stand.plane.splices().set(id, held, &record(), b"");
+    set.map_err(|NoSplice| anyhow::anyhow!("no room for a splice"))?;
     let spliced = change(held.splice())?;
     let counts = UsageTable::open(&stand.plane.maps_folder())?;
     counts.count(id, &FlowOwners::from(&flow), 1);
@@ -77,7 +79,13 @@ pub(super) fn hand_over(stand: &mut Stand) -> Result<[Frame; 2]> {
         .between(NODE, MGMT_NIC);
     // The backend has the hello.
     stand.send(Port::Mgmt, &answer.bytes(), Action::Redirect)?;
-    ensure!(stand.plane.splices().is_drained(id), "not drained");
+    ensure!(
+        stand
+            .plane
+            .splices()
+            .is_drained(id, table.word(id).context("no entry")?),
+        "not drained"
+    );
     Ok([data, answer])
 }
 
@@ -127,7 +135,7 @@ fn flow(stand: &Stand) -> Result<Flow> {
 }
 
 /// The numbers of the connection; `generation` is that of its flow.
-fn record(generation: u32) -> Splice {
+fn record() -> Splice {
     let numbers = |bytes: [u32; 2], times: [u32; 2], scale, promised| Numbers {
         sequence: bytes[1].wrapping_sub(bytes[0]),
         time: times[1].wrapping_sub(times[0]),
@@ -135,7 +143,6 @@ fn record(generation: u32) -> Splice {
         promised,
     };
     Splice {
-        generation,
         sent_end: CLIENT_BYTE[1] + HELLO,
         received: BACKEND_BYTE[0],
         to_backend: numbers(CLIENT_BYTE, CLIENT_TIME, 7, 10),

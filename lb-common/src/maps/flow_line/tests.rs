@@ -1,0 +1,310 @@
+//! The lines on the host, changed by threads as data plane and userspace change them.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    vec::Vec,
+};
+
+use super::*;
+
+/// Threads, ids of each, and rounds: few enough of the last for an interpreter.
+const THREADS: u32 = 4;
+const IDS: u32 = 16;
+const ROUNDS: u64 = if cfg!(miri) { 40 } else { 30_000 };
+
+/// The memory of the lines.
+struct Memory(Vec<AtomicU32>);
+
+impl Memory {
+    fn new(lines: u32) -> Self {
+        Self((0..lines * WORDS).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    fn words(&self) -> impl Iterator<Item = TaggedId> {
+        let words = self.0.iter().map(|word| word.load(Ordering::SeqCst));
+        words
+            .map(TaggedId::from_raw)
+            .filter(|word| *word != TaggedId::FREE)
+    }
+}
+
+impl<'m> Lines for &'m Memory {
+    type Line = &'m [AtomicU32];
+
+    fn line(&self, number: u32) -> Option<Self::Line> {
+        let first = (number * WORDS) as usize;
+        self.0.get(first..first + WORDS as usize)
+    }
+}
+
+impl Line for &[AtomicU32] {
+    fn load(&self, place: u32) -> TaggedId {
+        TaggedId::from_raw(self[place as usize].load(Ordering::SeqCst))
+    }
+
+    fn swap(&self, place: u32, old: TaggedId, new: TaggedId) -> bool {
+        let word = &self[place as usize];
+        let swapped = word.compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::SeqCst);
+        swapped.is_ok()
+    }
+}
+
+/// The entries: what the flow of an id is, and of which key.
+struct Flows(Vec<AtomicU32>);
+
+const LIVE: u32 = 1;
+const OVER: u32 = 2;
+
+impl Flows {
+    fn new(flows: u32) -> Self {
+        Self((0..=flows).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    fn set(&self, id: u32, key: u32, state: u32) {
+        self.0[id as usize].store(key << 2 | state, Ordering::SeqCst);
+    }
+
+    /// What it was; it is none's then.
+    fn claim(&self, id: u32) -> Option<u32> {
+        let earlier = self.0[id as usize].swap(0, Ordering::SeqCst);
+        (earlier != 0).then_some(earlier >> 2)
+    }
+
+    fn standing(&self, id: u32, key: u32) -> Option<Indexed> {
+        match self.0[id as usize].load(Ordering::SeqCst) {
+            found if found >> 2 != key => None,
+            found if found & 3 == LIVE => Some(Indexed::Live),
+            found if found & 3 == OVER => Some(Indexed::Over),
+            _ => None,
+        }
+    }
+}
+
+/// The lines of a key, with the entries of all.
+struct Keyed<'m> {
+    lines: &'m Memory,
+    flows: &'m Flows,
+    places: Places,
+    key: u32,
+}
+
+impl Keyed<'_> {
+    fn find(&self) -> Option<u32> {
+        find(&self.lines, self.places, |id| {
+            self.flows.standing(id, self.key).is_some()
+        })
+    }
+
+    fn remove(&self, id: u32) {
+        self.change(self.places.word(id), TaggedId::FREE);
+    }
+}
+
+impl Index for Keyed<'_> {
+    fn other(&self, id: u32) -> Option<(u32, Indexed)> {
+        let is_flow = |found| found != id && self.flows.standing(found, self.key).is_some();
+        let found = find(&self.lines, self.places, is_flow)?;
+        Some((found, self.flows.standing(found, self.key)?))
+    }
+
+    fn change(&self, old: TaggedId, new: TaggedId) -> bool {
+        change(&self.lines, self.places, old, new)
+    }
+
+    fn put(&self, word: TaggedId) -> bool {
+        let is_left = |id: u32| self.flows.0[id as usize].load(Ordering::SeqCst) == 0;
+        put(&self.lines, self.places, word, is_left)
+    }
+}
+
+/// A hash as good as any.
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+fn places(key: u32, lines: u32) -> Places {
+    Places::new(mix(key.into()), lines)
+}
+
+#[test]
+fn lines_are_a_third_full_at_most_and_two_at_least() {
+    for (flows, expected) in [
+        (0, 2),
+        (10, 2),
+        (11, 4),
+        (57_344, 16_384),
+        (1_127_424, 262_144),
+    ] {
+        assert_eq!(lines(flows), expected, "{flows}");
+        assert!(flows <= 5 * expected);
+    }
+}
+
+#[test]
+fn a_key_has_two_lines() {
+    for lines in [2, 4, 1 << 18] {
+        for key in 0..10_000 {
+            let [first, second] = places(key, lines).lines;
+            assert!(first != second && first < lines && second < lines);
+        }
+    }
+}
+
+/// Clients' ports and addresses come in rows: lines must not.
+#[test]
+fn tuples_in_rows_are_spread_over_lines_and_tags() {
+    let lines = 1u32 << 10;
+    let key = LineKey {
+        secret: HashKey([
+            0x0123_4567_89ab_cdef,
+            0xfedc_ba98_7654_3210,
+            0x0f1e_2d3c_4b5a_6978,
+            0x1122_3344_5566_7788,
+            0x99aa_bbcc_ddee_ff01,
+        ]),
+        lines: lines.into(),
+    };
+    let mut of_line = vec![0u32; lines as usize];
+    let mut of_tag = vec![0u32; 1 << TAG_BITS];
+    for client in 0..64u32 {
+        for port in 0..64u16 {
+            let ends = u64::from((10u32 << 24 | client).swap_bytes());
+            let rest = u64::from((40_000 + port).swap_bytes()) | 6 << 32;
+            let places = key.places(PackedKey { ends, rest });
+            of_line[places.lines[0] as usize] += 1;
+            of_tag[places.tag as usize] += 1;
+        }
+    }
+    // Four are expected of a line and eight of a tag; 16 or more in a line: once in 10^5.
+    assert!(of_line.iter().all(|count| *count <= WORDS), "{of_line:?}");
+    assert!(of_line.iter().filter(|count| **count == 0).count() < 60);
+    assert!(of_tag.iter().all(|count| *count <= 28), "{of_tag:?}");
+}
+
+/// Of lines that are a quarter full, few keys stand in their second one, and each is found.
+#[test]
+fn a_quarter_full_overflows_seldom() {
+    let count = if cfg!(miri) { 1 << 4 } else { 1 << 14 };
+    let (memory, flows) = (Memory::new(count), Flows::new(count * 4));
+    let keyed = |key| Keyed {
+        lines: &memory,
+        flows: &flows,
+        places: places(key, count),
+        key,
+    };
+    let mut second = 0;
+    for id in 1..=count * 4 {
+        let keyed = keyed(id);
+        flows.set(id, id, LIVE);
+        insert(&keyed, keyed.places, id).expect("room");
+        let (word, line) = (keyed.places.word(id), keyed.places.lines[0]);
+        let line = (&memory).line(line).expect("a line");
+        second += u32::from((0..WORDS).all(|place| line.load(place) != word));
+    }
+    assert!(second < 20, "{second}");
+    for id in 1..=count * 4 {
+        assert_eq!(keyed(id).find(), Some(id));
+    }
+    for id in 1..=count * 4 {
+        keyed(id).remove(id);
+    }
+    assert_eq!(memory.words().count(), 0);
+}
+
+#[test]
+fn full_lines_refuse_and_left_over_words_do_not() {
+    let (memory, flows) = (Memory::new(2), Flows::new(40));
+    let keyed = |key| Keyed {
+        lines: &memory,
+        flows: &flows,
+        places: places(key, 2),
+        key,
+    };
+    for id in 1..=2 * WORDS {
+        flows.set(id, id, LIVE);
+        let keyed = keyed(id);
+        assert_eq!(insert(&keyed, keyed.places, id), Ok(()));
+    }
+    let one_more = keyed(40);
+    flows.set(40, 40, LIVE);
+    assert_eq!(
+        insert(&one_more, one_more.places, 40),
+        Err(NotIndexed::Full)
+    );
+    assert_eq!(memory.words().count(), 2 * WORDS as usize);
+    assert_eq!(flows.claim(7), Some(7));
+    assert_eq!(insert(&one_more, one_more.places, 40), Ok(()));
+    assert_eq!((one_more.find(), keyed(7).find()), (Some(40), None));
+}
+
+#[test]
+fn a_flow_that_is_over_gives_its_place_and_a_live_one_does_not() {
+    let (memory, flows) = (Memory::new(2), Flows::new(4));
+    let keyed = Keyed {
+        lines: &memory,
+        flows: &flows,
+        places: places(1, 2),
+        key: 1,
+    };
+    flows.set(1, 1, LIVE);
+    flows.set(2, 1, LIVE);
+    assert_eq!(insert(&keyed, keyed.places, 1), Ok(()));
+    assert_eq!(insert(&keyed, keyed.places, 2), Err(NotIndexed::Race));
+    flows.set(1, 1, OVER);
+    assert_eq!(insert(&keyed, keyed.places, 2), Ok(()));
+    let words: Vec<_> = memory.words().map(TaggedId::id).collect();
+    assert_eq!((words, keyed.find()), (vec![2], Some(2)));
+}
+
+/// Threads that open and close flows of few keys, each with ids of its own: of one key there is one live flow that its
+/// maker takes for indexed, it is found, and at the end no key has two words.
+#[test]
+fn of_one_key_there_is_one_live_flow() {
+    const KEYS: u32 = 3;
+    let (memory, flows) = (&Memory::new(2), &Flows::new(THREADS * IDS));
+    let live: &Vec<AtomicU32> = &(0..KEYS).map(|_| AtomicU32::new(0)).collect();
+    let keyed = |key| Keyed {
+        lines: memory,
+        flows,
+        places: places(key, 2),
+        key,
+    };
+    let round = |id: u32, key: u32| {
+        if let Some(earlier) = flows.claim(id) {
+            keyed(earlier).remove(id);
+        }
+        flows.set(id, key, LIVE);
+        let keyed = keyed(key);
+        if insert(&keyed, keyed.places, id).is_err() {
+            flows.claim(id);
+            return;
+        }
+        let others = live[key as usize].fetch_add(1, Ordering::SeqCst);
+        assert_eq!(others, 0, "two live flows of key {key}");
+        let is_live = |found| flows.standing(found, key) == Some(Indexed::Live);
+        assert_eq!(find(&memory, keyed.places, is_live), Some(id));
+        live[key as usize].fetch_sub(1, Ordering::SeqCst);
+        flows.set(id, key, OVER);
+    };
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut seed = u64::from(thread);
+                for number in 0..ROUNDS {
+                    seed = mix(seed ^ number);
+                    let id = 1 + thread * IDS + (seed >> 32) as u32 % IDS;
+                    round(id, (seed & 0xffff) as u32 % KEYS);
+                }
+            });
+        }
+    });
+    for key in 0..KEYS {
+        let of_key = |id: &u32| flows.standing(*id, key).is_some();
+        let words: Vec<_> = memory.words().map(TaggedId::id).filter(of_key).collect();
+        assert!(words.len() <= 1, "{key}: {words:?}");
+    }
+}

@@ -159,6 +159,19 @@ impl Process {
         Ok(Duration::from_nanos(ns.parse()?))
     }
 
+    /// Whether it waits for something to come, with nothing to do: proc_pid_stat(5). Of a process with one thread.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn is_asleep(&self) -> Result<bool> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.id()));
+        let text = text.with_context(|| format!("look at {}", self.name))?;
+        // The name before it may have spaces and brackets.
+        let (_, rest) = text.rsplit_once(')').context("a name in brackets")?;
+        Ok(rest.trim_start().starts_with('S'))
+    }
+
     /// The id of its thread with this name.
     ///
     /// # Errors

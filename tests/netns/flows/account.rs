@@ -114,8 +114,8 @@ fn g4_a_thousand_connections_are_in_the_flow_log() -> Result<()> {
     let line = line(&topology)?;
     let (client, node) = (topology.client(), &topology.nodes[0]);
     let filter = format!("tcp and host {VIP}");
-    let replies = Wire::received(&client.netns, "eth0", &filter, topology.dir())?;
-    let requests = Wire::received(&topology.tenant_lan, "p-c1", &filter, topology.dir())?;
+    let replies = Wire::received_heads(&client.netns, "eth0", &filter, topology.dir())?;
+    let requests = Wire::received_heads(&topology.tenant_lan, "p-c1", &filter, topology.dir())?;
     let mut expected = BTreeMap::new();
     let mut note = |pair: &Pair, reason| -> Result<()> {
         let ends = (local(&pair.client)?, pair.snat);
@@ -363,11 +363,12 @@ fn ensure_bytes(logged: u64, on_wire: Option<&u64>, record: &Record) -> Result<(
 /// Bytes of the frames of each client port, which stands at `port` in a frame.
 fn bytes(wire: Wire, port: usize) -> Result<BTreeMap<u16, u64>> {
     let mut sums = BTreeMap::new();
-    for frame in wire.stop()? {
-        ensure!(wire::ipv4(&frame).is_some(), "{frame:02x?}");
-        let port = frame.get(port..port + 2).context("a whole frame")?;
+    for frame in wire.stop_heads()? {
+        ensure!(wire::ipv4(&frame.bytes).is_some(), "{frame:02x?}");
+        let port = frame.bytes.get(port..port + 2);
+        let port = port.context("a head up to the ports")?;
         let port = u16::from_be_bytes(port.try_into().context("two bytes")?);
-        *sums.entry(port).or_default() += u64::try_from(frame.len())?;
+        *sums.entry(port).or_default() += u64::try_from(frame.length)?;
     }
     Ok(sums)
 }

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    oracle::query::Event,
     poll,
     product::lb::Lb,
     topology::{ECHO, Topology},
@@ -82,6 +83,25 @@ impl Top {
     fn lines(&self) -> Vec<String> {
         let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
         screen.screen().rows(0, SIZE.1).collect()
+    }
+
+    /// Waits until the view of events shows each event once, the latest first.
+    fn shows_events_of(&self, lb: &Lb<'_>) -> Result<()> {
+        let shown = poll::until("each event once", LIMIT, || {
+            let mut events = lb.events()?;
+            events.reverse();
+            let lines = self.lines();
+            let rows: Vec<&String> = lines.iter().filter(|line| line.starts_with("20")).collect();
+            let is_of = |(row, event): (&&String, &Event)| {
+                let words: Vec<&str> = row.split_whitespace().collect();
+                words.get(1) == Some(&&*event.kind) && row.contains(&event.object)
+            };
+            let all = !events.is_empty()
+                && rows.len() == events.len()
+                && rows.iter().zip(&events).all(is_of);
+            Ok(all.then_some(()))
+        });
+        shown.with_context(|| format!("{:?} in {:#?}", lb.events(), self.lines()))
     }
 
     /// The words of the line that begins like this and has all of these words, as soon as there is one.
@@ -164,6 +184,32 @@ fn top_shows_what_there_is_and_leaves_the_terminal_as_it_was() -> Result<()> {
     let screen = top.screen.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor());
     drop(screen);
+    lb.down()
+}
+
+/// It goes on with the events of the next process, which it shows once, as those of before.
+#[privileged_test]
+fn top_goes_on_with_events_over_a_kill() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology, 2)?;
+    let config = site.http("");
+    let mut lb = Lb::start(&topology, &config)?;
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+    let mut top = Top::start(&topology, &lb)?;
+    top.press("5")?;
+    top.shows_events_of(&lb)?;
+    site.health[1].refuse();
+    wait_for(&lb, &["up", "dead"], SOON)?;
+    top.shows_events_of(&lb)?;
+
+    lb.kill()?;
+    top.row("unknown: no control plane runs", &[])?;
+    top.shows_events_of(&lb)?;
+    lb.restart(&config)?;
+    site.health[1].answer(200);
+    wait_for(&lb, &["up", "up"], LIMIT)?;
+
+    top.shows_events_of(&lb)?;
     lb.down()
 }
 

@@ -124,6 +124,25 @@ impl Rounds {
         Spread::of(in_rounds.filter(|ratio| ratio.is_finite()))
     }
 
+    /// How many times as much one contestant takes beyond `base` as another takes beyond it, round by round.
+    pub(crate) fn beyond(
+        &self,
+        base: &str,
+        [one, other]: [&str; 2],
+        column: usize,
+    ) -> Option<Spread> {
+        let [base, one, other] = [base, one, other].map(|name| self.place(name));
+        let (base, one, other) = (base?, one?, other?);
+        let in_rounds = self.values.iter().filter_map(|round| {
+            let [base, one, other] = [base, one, other].map(|who| *round.get(who)?.get(column)?);
+            let base = base?;
+            // What takes less than the base says nothing.
+            let other = Some(other? - base).filter(|other| *other > 0.0)?;
+            Some((one? - base) / other)
+        });
+        Spread::of(in_rounds)
+    }
+
     /// How many times as much one contestant took in one column as in another, round by round.
     pub(crate) fn growth(&self, who: &str, from: usize, to: usize) -> Option<Spread> {
         let who = self.place(who)?;
@@ -216,6 +235,20 @@ mod tests {
         let chart = rounds.chart("t", "ns", "flows", Shape::Bars, Some("other"));
         assert_eq!(chart.series[0].ratios, [twice]);
         assert_eq!(chart.series[0].values, [Spread::of([10.0, 100.0])]);
+    }
+
+    #[test]
+    fn own_work_is_what_is_beyond_the_base() {
+        let mut rounds = Rounds::new(["base", "lb", "nat"], ["1k"], Better::Less);
+        for (round, times) in [1.0, 10.0].into_iter().enumerate() {
+            for (who, value) in [80.0, 110.0, 100.0].into_iter().enumerate() {
+                rounds.add(round, who, 0, value * times);
+            }
+        }
+        let beyond = |base| rounds.beyond(base, ["lb", "nat"], 0);
+        assert_eq!(beyond("base"), Spread::of([1.5]));
+        assert_eq!(beyond("nat"), None);
+        assert_eq!(beyond("absent"), None);
     }
 
     #[test]

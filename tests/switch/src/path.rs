@@ -1,12 +1,13 @@
 //! The XDP programs around the load balancer in the bench.
 //!
 //! ```text
-//!  client -- `wire` | `generate`, `back` -- eth0 [ lb, or `bare` ] eth1 -- `sink` | `wire` -- server
+//!  client -- `wire` | `generate`, `back` -- eth0 [ lb, `bare`, `nat` ] eth1 -- `sink` | `wire` -- server
 //! ```
 //!
 //! Maps of one value are written while no frame is on its way; counters are read then, too.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 #![deny(
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,
@@ -19,6 +20,7 @@
 mod bare;
 mod frame;
 mod generate;
+mod nat;
 mod segment;
 mod sink;
 mod vary;
@@ -71,4 +73,10 @@ pub fn wire(ctx: XdpContext) -> u32 {
 #[xdp]
 pub fn bare(ctx: XdpContext) -> u32 {
     bare::bare(&ctx).unwrap_or(xdp_action::XDP_DROP)
+}
+
+/// In the load balancer's place: the least that a NAT does.
+#[xdp]
+pub fn nat(ctx: XdpContext) -> u32 {
+    nat::translate(&ctx).unwrap_or(xdp_action::XDP_DROP)
 }

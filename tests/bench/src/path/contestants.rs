@@ -20,15 +20,21 @@ use lb_user::dataplane::pins::Pins;
 
 use super::{
     configurations::{self, BACKENDS, VIP},
+    reference_nat::ReferenceNat,
     wire::{Ports, Wire},
 };
 use crate::report::{Missing, Shown};
+
+/// lb's maps for clients of IPv6, and for connections of shared VIPs.
+const OPTIONAL: [&str; 5] = ["ADDRESSES6", "CLIENTS6", "LABELS", "RULES6", "SPLICES"];
 
 /// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     /// MAC rewrite and redirect on both NICs: the limit of the path.
     Bare,
+    /// One look-up for a packet and no more: the least that a NAT does.
+    ReferenceNat,
     Lb,
     /// The kernel forwards, without NAT.
     Route,
@@ -44,6 +50,7 @@ impl Who {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
+            Self::ReferenceNat => "reference NAT",
             Self::Lb => "lb",
             Self::Route => "route",
             Self::Nft => "nftables",
@@ -60,7 +67,7 @@ impl Who {
     /// Why it cannot take part here, if it cannot.
     pub(crate) fn missing(self) -> Option<Missing> {
         let why = match self {
-            Self::Bare | Self::Lb | Self::Route => None,
+            Self::Bare | Self::ReferenceNat | Self::Lb | Self::Route => None,
             Self::Nft => absent("nft").or_else(|| {
                 let takes = nft_takes(&configurations::nft(false));
                 (!takes).then(|| "this kernel takes no rules of NAT (NFT_NAT, NFT_MASQ)".to_owned())
@@ -89,6 +96,12 @@ impl Who {
                 String::new(),
                 "an XDP program on both NICs: other MAC addresses, then bpf_redirect".to_owned(),
             ),
+            Self::ReferenceNat => (
+                String::new(),
+                "an XDP program on all NICs: one look-up in an LRU hash of both directions of 1,048,576 flows, then other \
+                 addresses, ports, checksums and MAC addresses, and bpf_redirect; no states, policy or expiry"
+                    .to_owned(),
+            ),
             Self::Lb => (lb_version()?, configurations::lb().to_string()),
             Self::Route => (kernel()?, "net.ipv4.ip_forward = 1".to_owned()),
             Self::Nft => (version("nft", &["--version"])?, configurations::nft(false)),
@@ -110,6 +123,7 @@ pub(crate) struct Stand<'p> {
     pub(crate) path: &'p Path,
     pub(crate) wire: Wire,
     pub(crate) lb: Option<Lb<'p>>,
+    _nat: Option<ReferenceNat>,
 }
 
 impl<'p> Stand<'p> {
@@ -120,14 +134,17 @@ impl<'p> Stand<'p> {
     /// When something does not start.
     pub(crate) fn build(who: Who, path: &'p Path, ports: Ports) -> Result<Self> {
         path.add_backends(BACKENDS)?;
+        let nat = (who == Who::ReferenceNat).then(|| ReferenceNat::at(path));
         let mut stand = Self {
             who,
             path,
             wire: Wire::plug(path, ports)?,
             lb: None,
+            _nat: nat.transpose()?,
         };
         match who {
             Who::Bare => stand.wire.make_bare(path)?,
+            Who::ReferenceNat => {}
             Who::Lb => {
                 // The path's own CPU is the second one.
                 let [first, _] = cpu::two()?;
@@ -150,7 +167,7 @@ impl<'p> Stand<'p> {
         Ok(stand)
     }
 
-    /// Bytes of the kernel's memory that lb's maps take.
+    /// Bytes of the kernel's memory that lb's maps take, without those of IPv6 and of hand-overs, which only these need.
     ///
     /// # Errors
     ///
@@ -159,7 +176,11 @@ impl<'p> Stand<'p> {
         let folder = Pins::new(self.path.run()).maps();
         let mut bytes = 0.0;
         for pin in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
-            let map = MapData::from_pin(pin?.path()).context("open a map of lb")?;
+            let pin = pin?;
+            if OPTIONAL.iter().any(|name| pin.file_name() == *name) {
+                continue;
+            }
+            let map = MapData::from_pin(pin.path()).context("open a map of lb")?;
             let info = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
             let text = fs::read_to_string(info).context("read what the kernel says of it")?;
             let memory = text.lines().find_map(|line| line.strip_prefix("memlock:"));

@@ -6,5 +6,6 @@ pub(crate) mod conntrack;
 pub(crate) mod contestants;
 pub(crate) mod load;
 pub(crate) mod programs;
+pub(crate) mod reference_nat;
 pub(crate) mod segments;
 pub(crate) mod wire;

@@ -19,7 +19,18 @@ impl Programs {
     ///
     /// When the kernel refuses the maps.
     pub(crate) fn new() -> Result<Self> {
-        let object = EbpfLoader::new().load(PATH);
+        Self::with_entries(1)
+    }
+
+    /// The same, with a table of so many entries for the reference NAT.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::new`].
+    pub(crate) fn with_entries(entries: u32) -> Result<Self> {
+        let object = EbpfLoader::new()
+            .map_max_entries("NAT_FLOWS", entries)
+            .load(PATH);
         Ok(Self(object.context("load the programs of the path")?))
     }
 

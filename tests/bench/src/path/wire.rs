@@ -173,7 +173,8 @@ fn attach(programs: &mut Programs, name: &str, netns: &Netns, port: &str) -> Res
         .with_context(|| format!("at {port} of {}", netns.name()))
 }
 
-fn index(netns: &Netns, port: &str) -> Result<u32> {
+/// The index of an interface of a namespace.
+pub(super) fn index(netns: &Netns, port: &str) -> Result<u32> {
     let index: Result<u32, Errno> = netns.inside(|| if_nametoindex(port))?;
     index.with_context(|| format!("find {port} of {}", netns.name()))
 }

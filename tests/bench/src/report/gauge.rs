@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use crate::{report::Goal, report::scale::tenth};
+use crate::{
+    report::scale::tenth,
+    report::{Goal, Wanted},
+};
 
 /// The line's length; what is beyond its end stands at its end.
 pub(crate) const LENGTH: f64 = 200.0;
@@ -18,22 +21,24 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    pub(crate) fn of(goal: &Goal) -> Self {
+    /// None where there is no goal.
+    pub(crate) fn of(goal: &Goal) -> Option<Self> {
+        let Wanted { must, aim } = goal.wanted?;
         // Room for what is better than the aim, and for what is worse than what must be.
         let measured = goal.measured.map_or(0.0, |measured| measured.most);
-        let end = 1.1 * measured.min(3.0 * goal.must.max(goal.aim));
-        let end = end.max(1.3 * goal.must.max(goal.aim));
+        let end = 1.1 * measured.min(3.0 * must.max(aim));
+        let end = end.max(1.3 * must.max(aim));
         let at = |value: f64| tenth((value / end).clamp(0.0, 1.0) * LENGTH);
-        Self {
-            must: at(goal.must),
+        Some(Self {
+            must: at(must),
             aim: match goal.less_is_better {
-                true => [0.0, at(goal.aim)],
-                false => [at(goal.aim), LENGTH],
+                true => [0.0, at(aim)],
+                false => [at(aim), LENGTH],
             },
             measured: goal
                 .measured
                 .map(|measured| [measured.least, measured.median, measured.most].map(at)),
-        }
+        })
     }
 }
 
@@ -43,13 +48,8 @@ mod tests {
     use crate::measure::Spread;
 
     fn gauge(must: f64, aim: f64, measured: &[f64]) -> Gauge {
-        Gauge::of(&Goal {
-            what: String::new(),
-            must,
-            aim,
-            less_is_better: aim < must,
-            measured: Spread::of(measured.iter().copied()),
-        })
+        let measured = Spread::of(measured.iter().copied());
+        Gauge::of(&Goal::new("", [must, aim], measured)).expect("a goal")
     }
 
     #[test]

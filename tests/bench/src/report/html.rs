@@ -30,6 +30,7 @@ pub(crate) fn page(report: &Report) -> Result<String> {
         Standing::Must,
         Standing::Misses,
         Standing::NotMeasured,
+        Standing::NoGoal,
     ]
     .map(|kind| (kind, standings.iter().filter(|one| **one == kind).count()))
     .into_iter()
@@ -71,7 +72,7 @@ struct Aimed<'a> {
     measured: Option<(String, String)>,
     standing: Standing,
     text: &'static str,
-    gauge: Gauge,
+    gauge: Option<Gauge>,
 }
 
 /// A chart, its picture and its table.
@@ -115,8 +116,8 @@ impl<'a> Aimed<'a> {
         let standing = goal.standing();
         Self {
             what: &goal.what,
-            must: goal.must.to_string(),
-            aim: goal.aim.to_string(),
+            must: text::number(goal.wanted.map(|wanted| wanted.must)),
+            aim: text::number(goal.wanted.map(|wanted| wanted.aim)),
             measured: goal
                 .measured
                 .map(|measured| figure::parts(measured, figure::times)),

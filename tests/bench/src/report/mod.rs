@@ -73,15 +73,21 @@ pub(crate) struct Suite {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// Where lb should stand.
+/// Where lb stands, and where it should; a ratio, or what no machine changes.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Goal {
     pub(crate) what: String,
-    pub(crate) must: f64,
-    pub(crate) aim: f64,
-    /// Whether the aim is below.
+    /// None where a figure is shown without a goal.
+    pub(crate) wanted: Option<Wanted>,
     pub(crate) less_is_better: bool,
     pub(crate) measured: Option<Spread>,
+}
+
+/// What must be reached, and what is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Wanted {
+    pub(crate) must: f64,
+    pub(crate) aim: f64,
 }
 
 /// How far lb has come to a goal.
@@ -92,19 +98,47 @@ pub(crate) enum Standing {
     Must,
     Misses,
     NotMeasured,
+    NoGoal,
 }
 
 impl Goal {
+    /// A figure with a goal; the better figures are on the side of the aim.
+    pub(crate) fn new(
+        what: impl Into<String>,
+        [must, aim]: [f64; 2],
+        measured: Option<Spread>,
+    ) -> Self {
+        Self {
+            what: what.into(),
+            wanted: Some(Wanted { must, aim }),
+            less_is_better: aim < must,
+            measured,
+        }
+    }
+
+    /// A cost without a goal.
+    pub(crate) fn cost(what: impl Into<String>, measured: Option<Spread>) -> Self {
+        Self {
+            what: what.into(),
+            wanted: None,
+            less_is_better: true,
+            measured,
+        }
+    }
+
     /// By the median.
     pub(crate) fn standing(&self) -> Standing {
         let Some(measured) = self.measured else {
             return Standing::NotMeasured;
         };
+        let Some(Wanted { must, aim }) = self.wanted else {
+            return Standing::NoGoal;
+        };
         let reaches = |goal: f64| match self.less_is_better {
             true => measured.median <= goal,
             false => measured.median >= goal,
         };
-        match (reaches(self.aim), reaches(self.must)) {
+        match (reaches(aim), reaches(must)) {
             (true, _) => Standing::Aim,
             (false, true) => Standing::Must,
             (false, false) => Standing::Misses,
@@ -119,6 +153,7 @@ impl Standing {
             Self::Must => "reaches the must",
             Self::Misses => "misses",
             Self::NotMeasured => "not measured",
+            Self::NoGoal => "has no goal",
         }
     }
 }
@@ -143,14 +178,7 @@ mod tests {
     use super::*;
 
     fn standing(must: f64, aim: f64, measured: Option<f64>) -> Standing {
-        let goal = Goal {
-            what: String::new(),
-            must,
-            aim,
-            less_is_better: aim < must,
-            measured: Spread::of(measured),
-        };
-        goal.standing()
+        Goal::new("", [must, aim], Spread::of(measured)).standing()
     }
 
     #[test]
@@ -166,5 +194,11 @@ mod tests {
         assert_eq!(standing(2.0, 1.6, Some(1.6)), Standing::Aim);
         assert_eq!(standing(2.0, 1.6, Some(1.7)), Standing::Must);
         assert_eq!(standing(2.0, 1.6, Some(2.1)), Standing::Misses);
+    }
+
+    #[test]
+    fn a_figure_without_a_goal_reaches_none() {
+        let figure = Goal::cost("", Spread::of([1.0]));
+        assert_eq!(figure.standing(), Standing::NoGoal);
     }
 }

@@ -141,6 +141,11 @@ fn told(value: Option<Spread>, text: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| figure::spread(value, text))
 }
 
+/// What is wanted, if anything is.
+pub(crate) fn number(wanted: Option<f64>) -> String {
+    wanted.map_or_else(|| NONE.to_owned(), |wanted| wanted.to_string())
+}
+
 fn standing(report: &Report) -> String {
     let goals = report.suites.iter().flat_map(|suite| {
         let goals = suite.goals.iter();
@@ -151,8 +156,8 @@ fn standing(report: &Report) -> String {
             [
                 suite.to_owned(),
                 goal.what.clone(),
-                goal.must.to_string(),
-                goal.aim.to_string(),
+                number(goal.wanted.map(|wanted| wanted.must)),
+                number(goal.wanted.map(|wanted| wanted.aim)),
                 told(goal.measured, figure::times),
                 goal.standing().text().to_owned(),
             ]
@@ -232,6 +237,7 @@ mod tests {
             "reaches the aim",
             "misses",
             "not measured",
+            "has no goal",
             "Checked: ",
         ] {
             assert!(text.contains(part), "{part}");

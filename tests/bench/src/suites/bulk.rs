@@ -149,13 +149,11 @@ impl Long {
             let forms = [Way::Haproxy, Way::HaproxySplice];
             let ratios = forms.map(|form| self.own.ratio("lb", form.name(), column));
             let least = ratios.into_iter().flatten();
-            Goal {
-                what: format!("bulk per core, lb / the better form of HAProxy, {streams}"),
-                must: 3.0,
-                aim: 3.8,
-                less_is_better: false,
-                measured: least.min_by(|one, other| one.median.total_cmp(&other.median)),
-            }
+            Goal::new(
+                format!("bulk per core, lb / the better form of HAProxy, {streams}"),
+                [3.0, 3.8],
+                least.min_by(|one, other| one.median.total_cmp(&other.median)),
+            )
         });
         goals.collect()
     }

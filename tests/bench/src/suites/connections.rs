@@ -55,13 +55,11 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
         checked: vec![format!(
             "{made} connections, each with the right answer; none failed"
         )],
-        goals: vec![Goal {
-            what: "connections by CPU time, lb / HAProxy".to_owned(),
-            must: 1.5,
-            aim: 1.7,
-            less_is_better: false,
-            measured: short.cpu.ratio("lb", "HAProxy", 0),
-        }],
+        goals: vec![Goal::new(
+            "connections per second of CPU, lb / HAProxy",
+            [1.5, 1.7],
+            short.cpu.ratio("lb", "HAProxy", 0),
+        )],
         contestants: there.iter().map(|way| way.shown()).collect::<Result<_>>()?,
         missing,
     })

@@ -19,9 +19,10 @@ use lb_tests::{
 };
 
 use super::{
-    hubs::{HUBS, Hub, VIP, config},
+    hubs::{HUBS, Hub, NODE_PORT, VIP, config},
     stand::{Leg, Stand},
 };
+use crate::path::reference_nat::Translated;
 
 /// Most flows of a hub.
 const HALF: u32 = 500_000;
@@ -183,6 +184,19 @@ impl Crowd {
             .take(pass.len() * passes)
             .cloned()
             .collect())
+    }
+
+    /// All of them, for another program that is to know the same ones.
+    pub(super) fn translated(&self) -> impl Iterator<Item = Translated> {
+        let hubs = HUBS.iter().zip(&self.hubs);
+        hubs.flat_map(|(hub, flows)| {
+            flows.iter().map(|flow| Translated {
+                client: flow.client,
+                vip: SocketAddrV4::new(VIP, hub.service),
+                snat: flow.snat,
+                backend: SocketAddrV4::new(flow.backend, NODE_PORT),
+            })
+        })
     }
 
     /// Writes the turns of a hub's first `count` flows.

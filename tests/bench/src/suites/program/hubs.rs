@@ -21,7 +21,7 @@ pub(super) const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 1);
 /// SNAT addresses of a hub: each has 56,320 flows.
 const ADDRESSES: u8 = 10;
 const BACKENDS: u8 = 32;
-const NODE_PORT: u16 = 30_000;
+pub(super) const NODE_PORT: u16 = 30_000;
 
 /// Where backends are: a network has at most 16 SNAT addresses with 56,320 flows each.
 pub(super) struct Hub {

@@ -9,29 +9,26 @@ mod stand;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
-use lb_tests::product::{budget, cpu, program::DataPlane};
+use lb_tests::product::{
+    budget, cpu,
+    program::{DataPlane, Port},
+};
 
 use self::{
-    flows::{Crowd, ROWS},
+    flows::{Crowd, ROWS, Row},
     stand::Stand,
 };
 use crate::{
     Plan,
-    measure::{Better, Chart, Rounds, Shape, Spread, turns},
-    report::{Goal, Missing, Suite},
+    measure::{Better, Chart, Rounds, Shape, turns},
+    path::reference_nat::ReferenceNat,
+    report::{Goal, Suite},
 };
 
-/// How many flows there are, and what Katran's program takes for a packet of one of them, in nanoseconds: on
-/// another machine, see [`KATRAN`].
-const COLUMNS: [(&str, u32, Option<f64>); 4] = [
-    ("1", 1, None),
-    ("1k", 1_000, Some(172.0)),
-    ("64k", 64_000, Some(346.0)),
-    ("1M", 1_000_000, Some(334.0)),
-];
-/// Must and aim as shares of that, for each column that has it.
-const REQUEST_GOALS: [(f64, f64); 3] = [(0.5, 0.25), (0.4, 0.2), (0.5, 0.35)];
-const REPLY_GOALS: [(f64, f64); 3] = [(0.4, 0.1), (0.3, 0.1), (0.3, 0.1)];
+/// How many flows there are.
+const COLUMNS: [(&str, u32); 4] = [("1", 1), ("1k", 1_000), ("64k", 64_000), ("1M", 1_000_000)];
+/// Columns that ratios are printed of, where they are measured.
+const RATIOS: [&str; 3] = ["1k", "64k", "1M"];
 
 /// So many flows are in a near cache after the first leg.
 const FEW: u32 = 10_000;
@@ -49,12 +46,9 @@ by SYN, SYN-ACK and ACK through the program, with 32 backends to each service; t
 column says, in tables that have room for 1.1 million. In random order each flow comes once, in leaps of a large prime. \
 In the second chart one packet comes again and again; a new flow takes the place of the oldest half-open one. Answers \
 have a rate: the allowance is filled up before every leg of 900. The actions and all counters are compared: every \
-packet came to its end. These are absolute times of one machine, and neighbours on it that use its caches can double \
-those of many flows. The goals are shares of Katran's times, which are of a virtual machine as well, but of another run.";
-
-const KATRAN: &str = "it is not run here. Its balancer_ingress (UDP, 32 reals, IPIP, one direction) took 172, 346 and \
-334 ns with 1k, 64k and 1M flows, measured in the same way on a virtual machine of the Sapphire Rapids class with \
-Linux 6.18";
+packet came to its end. The reference NAT, an XDP program of this tree that does nothing but one look-up and the writing, has \
+the same flows in its table and gets the same packets. These are absolute times of one machine, and neighbours on it \
+that use its caches can double those of many flows; ratios are of figures of one round.";
 
 pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     // A data plane moves its thread into a network namespace.
@@ -68,26 +62,20 @@ fn in_thread(plan: Plan<'_>) -> Result<Suite> {
     let [_, cpu] = cpu::two()?;
     cpu::bind(cpu)?;
     let mut checked = Vec::new();
-    let flows = established(plan, &mut checked).context("established connections")?;
+    let (flows, goals) = established(plan, &mut checked).context("established connections")?;
     let paths = every_path(plan, &mut checked).context("every path")?;
-    let mut goals = goals("request", &flows, ROWS[0].name, &REQUEST_GOALS);
-    goals.extend(self::goals("reply", &flows, ROWS[2].name, &REPLY_GOALS));
     Ok(Suite {
         name: "program",
         method: METHOD.to_owned(),
         charts: vec![flows, paths],
         checked,
         goals,
-        missing: vec![Missing {
-            name: "Katran",
-            why: KATRAN.to_owned(),
-        }],
         ..Suite::default()
     })
 }
 
-/// Segments of established connections, by how many of them there are.
-fn established(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<Chart> {
+/// Segments of established connections, by how many of them there are, and what is compared of them.
+fn established(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<(Chart, Vec<Goal>)> {
     let columns: Vec<_> = COLUMNS
         .into_iter()
         .filter(|column| !plan.quick || ["1k", "64k"].contains(&column.0))
@@ -95,10 +83,15 @@ fn established(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<Chart> {
     let packets = if plan.quick { 200_000 } else { 1_000_000 };
     let most = columns.iter().map(|column| column.1).max().unwrap_or(1);
     let mut crowd = Crowd::new(most)?;
-    let names = ROWS.iter().map(|row| row.name).chain([EMPTY]);
+    let mut nat = ReferenceNat::load()?;
+    let (_, interface) = crowd.stand.plane.at(Port::Foreign)?;
+    let names = ROWS.iter().map(|row| row.name.to_owned());
+    let names = names.chain(ROWS.iter().map(nat_row));
+    let names = names.chain([EMPTY.to_owned()]);
     let mut rounds = Rounds::new(names, columns.iter().map(|column| column.0), Better::Less);
-    for (column, (_, flows, _)) in columns.into_iter().enumerate() {
+    for (column, &(_, flows)) in columns.iter().enumerate() {
         crowd.grow(flows)?;
+        nat.fill(crowd.translated(), interface)?;
         let mut segments = Vec::new();
         for row in ROWS {
             segments.push(crowd.segments(row, flows, packets)?);
@@ -107,23 +100,34 @@ fn established(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<Chart> {
             plan.interrupt.check()?;
             for row in turns(round, ROWS.len()) {
                 // Of many flows what is in a cache is what the last pass has left there.
-                if flows > FEW {
+                let warm = flows > FEW;
+                if warm {
                     crowd.stand.send_all(&segments[row])?;
                 }
                 let cost = crowd.stand.cost(&segments[row])?;
                 rounds.add(round, row, column, cost.program);
                 if row == 0 {
-                    rounds.add(round, ROWS.len(), column, cost.empty);
+                    rounds.add(round, 2 * ROWS.len(), column, cost.empty);
                 }
+                let cost = crowd
+                    .stand
+                    .cost_of_nat(&segments[row], nat.program()?, warm)
+                    .context("the reference NAT")?;
+                rounds.add(round, ROWS.len() + row, column, cost);
             }
         }
     }
+    nat.has_missed_none().context("the reference NAT")?;
     checked.push(format!(
         "{most} connections were established through the program"
     ));
     note(&crowd.stand, checked);
     let title = "The program: segments of established TCP connections";
-    Ok(rounds.chart(title, UNIT, "flows", Shape::Lines, None))
+    let goals = goals(&rounds, &columns);
+    Ok((
+        rounds.chart(title, UNIT, "flows", Shape::Lines, None),
+        goals,
+    ))
 }
 
 /// One packet each way through the programs, beside what the tree says of it.
@@ -164,32 +168,29 @@ fn note(stand: &Stand, checked: &mut Vec<String>) {
     ));
 }
 
-/// Where a row should stand beside Katran.
-fn goals(what: &str, chart: &Chart, row: &str, shares: &[(f64, f64)]) -> Vec<Goal> {
-    let known = COLUMNS
-        .into_iter()
-        .filter_map(|(name, _, ns)| Some((name, ns?)));
-    let series = chart.series.iter().find(|series| series.name == row);
-    let goal = |((name, katran), &(must, aim)): ((&str, f64), &(f64, f64))| {
-        let column = chart.columns.iter().position(|column| column == name);
-        let value = column.and_then(|column| *series?.values.get(column)?);
-        Goal {
-            what: format!("program, established {what}, {name} flows, of Katran's {katran} ns"),
-            must,
-            aim,
-            less_is_better: true,
-            measured: value.map(
-                |Spread {
-                     median,
-                     least,
-                     most,
-                 }| Spread {
-                    median: median / katran,
-                    least: least / katran,
-                    most: most / katran,
-                },
-            ),
+/// The row of the reference NAT beside one of lb.
+fn nat_row(row: &Row) -> String {
+    format!("reference NAT: {}", row.name)
+}
+
+/// What lb takes beside the reference NAT, and its replies beside its requests.
+fn goals(rounds: &Rounds, columns: &[(&'static str, u32)]) -> Vec<Goal> {
+    let [request, _, reply, _] = ROWS;
+    let places = RATIOS.into_iter().filter_map(|name| {
+        let place = columns.iter().position(|column| column.0 == name)?;
+        Some((name, place))
+    });
+    let mut goals = Vec::new();
+    for (name, place) in places {
+        // Of costs the better one is the divisor.
+        let ratio = rounds.ratio(request.name, reply.name, place);
+        let what = format!("program, reply / request, {name} flows");
+        goals.push(Goal::cost(what, ratio));
+        for (what, row) in [("request", request), ("reply", reply)] {
+            let ratio = rounds.ratio(&nat_row(&row), row.name, place);
+            let what = format!("program, {what}, lb / reference NAT, {name} flows");
+            goals.push(Goal::cost(what, ratio));
         }
-    };
-    known.zip(shares).map(goal).collect()
+    }
+    goals
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
+use aya::programs::Xdp;
 use lb_tests::{
     frames::packet::{Decoded, check, untagged},
     product::{
@@ -24,6 +25,15 @@ pub(super) struct Cost {
     pub(super) program: f64,
     /// With that one: the program before it, and the run itself.
     pub(super) empty: f64,
+}
+
+/// What packets are given to.
+#[derive(Clone, Copy)]
+enum Through<'x> {
+    Lb,
+    /// The program that does nothing.
+    Nothing,
+    Nat(&'x Xdp),
 }
 
 /// Packets that all come to the same end.
@@ -68,8 +78,9 @@ impl Stand {
         let before = self.plane.counters();
         let (mut through_lb, mut empty) = (Vec::new(), Vec::new());
         for leg in legs {
-            let nothing = self.seconds(leg, false)?;
-            through_lb.push((self.seconds(leg, true)? - nothing) / f64::from(leg.times));
+            let nothing = self.seconds(leg, Through::Nothing)?;
+            let lb = self.seconds(leg, Through::Lb)?;
+            through_lb.push((lb - nothing) / f64::from(leg.times));
             empty.push(nothing / f64::from(leg.times));
         }
         self.compare(&before, legs)?;
@@ -80,11 +91,28 @@ impl Stand {
         })
     }
 
+    /// The same through the reference NAT, in nanoseconds more than with a program that does nothing. Before, all packets go
+    /// through it once with `warm`: what is in a cache is what that has left there.
+    pub(super) fn cost_of_nat(&mut self, legs: &[Leg], nat: &Xdp, warm: bool) -> Result<f64> {
+        if warm {
+            for leg in legs {
+                self.seconds(leg, Through::Nat(nat))?;
+            }
+        }
+        let mut all = Vec::new();
+        for leg in legs {
+            let nothing = self.seconds(leg, Through::Nothing)?;
+            let nat = self.seconds(leg, Through::Nat(nat))?;
+            all.push((nat - nothing) / f64::from(leg.times));
+        }
+        Ok(Spread::of(all).context("no packets")?.median * 1e9)
+    }
+
     /// Sends all packets, each of which must come to its end.
     pub(super) fn send_all(&mut self, legs: &[Leg]) -> Result<()> {
         let before = self.plane.counters();
         for leg in legs {
-            self.seconds(leg, true)?;
+            self.seconds(leg, Through::Lb)?;
         }
         self.compare(&before, legs)
     }
@@ -107,24 +135,24 @@ impl Stand {
         Ok(())
     }
 
-    /// The CPU time of the packets, through lb or through the program that does nothing.
-    fn seconds(&mut self, leg: &Leg, through_lb: bool) -> Result<f64> {
+    /// The CPU time of the packets.
+    fn seconds(&mut self, leg: &Leg, through: Through<'_>) -> Result<f64> {
         self.plane.refill_answers()?;
         self.vary.prepare(&leg.packets)?;
         let (program, ingress) = self.plane.at(leg.port)?;
-        if through_lb {
-            self.vary.call(program)?;
-        } else {
-            self.vary.call_nothing()?;
+        match through {
+            Through::Lb => self.vary.call(program)?,
+            Through::Nothing => self.vary.call_nothing()?,
+            Through::Nat(nat) => self.vary.call(nat)?,
         }
         let begun = spent()?;
         let (action, frame) = self.vary.run(ingress, leg.times)?;
         let seconds = spent()? - begun;
-        if through_lb {
-            self.look_at(leg, action, &frame)?;
-        } else {
+        if let Through::Nothing = through {
             let passed = action == Action::Transmit;
             ensure!(passed, "{action:?} of the program that does nothing");
+        } else {
+            self.look_at(leg, action, &frame)?;
         }
         Ok(seconds)
     }

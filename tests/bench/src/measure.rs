@@ -143,6 +143,19 @@ impl Rounds {
         Spread::of(in_rounds)
     }
 
+    /// How many times as much one contestant takes here as it takes in another measurement of the same rounds.
+    pub(crate) fn over(&self, other: &Self, who: &str, column: usize) -> Option<Spread> {
+        let [here, there] = [self, other].map(|rounds| rounds.place(who));
+        let (here, there) = (here?, there?);
+        let rounds = self.values.iter().zip(&other.values);
+        let in_rounds = rounds.filter_map(|(one, other)| {
+            let [one, other] =
+                [(one, here), (other, there)].map(|(round, who)| *round.get(who)?.get(column)?);
+            Some(one? / other?)
+        });
+        Spread::of(in_rounds.filter(|ratio| ratio.is_finite()))
+    }
+
     /// How many times as much one contestant took in one column as in another, round by round.
     pub(crate) fn growth(&self, who: &str, from: usize, to: usize) -> Option<Spread> {
         let who = self.place(who)?;

@@ -57,9 +57,24 @@ pub fn link(netns: &Netns, name: &str) -> Result<Link> {
 ///
 /// When `ethtool` fails.
 pub fn xdp_packets(netns: &Netns, interface: &str) -> Result<Vec<u64>> {
+    by_queue(netns, interface, "_xdp_packets")
+}
+
+/// Packets that XDP sent out of a veth, and for which the ring at its other end had no place.
+///
+/// # Errors
+///
+/// When `ethtool` fails.
+pub fn ring_drops(netns: &Netns, interface: &str) -> Result<u64> {
+    let drops = by_queue(netns, interface, "_xdp_xmit_errors")?;
+    Ok(drops.iter().sum())
+}
+
+/// What a driver counts under names that end so, one for each queue.
+fn by_queue(netns: &Netns, interface: &str, end: &str) -> Result<Vec<u64>> {
     let text = netns.run(&format!("ethtool -S {interface}"))?;
     let lines = text.lines().filter_map(|line| line.trim().split_once(": "));
-    let ours = lines.filter(|(name, _)| name.ends_with("_xdp_packets"));
+    let ours = lines.filter(|(name, _)| name.ends_with(end));
     ours.map(|(_, count)| {
         count
             .parse()

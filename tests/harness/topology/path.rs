@@ -11,7 +11,10 @@
 //! The ports of the wire are joined by XDP programs, which the bench attaches: where a frame is counted, made
 //! or only passed on is for it to say.
 
-use std::{net::Ipv4Addr, ops::Deref};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr},
+    ops::Deref,
+};
 
 use anyhow::Result;
 
@@ -29,11 +32,21 @@ pub const NETWORKS: [Ipv4Addr; 3] = [
     Ipv4Addr::new(10, 202, 0, 0),
 ];
 const PREFIX_BITS: u8 = 16;
+/// Bits of a network of IPv6, see [`six`].
+const PREFIX_BITS6: u8 = 64;
 
 /// An address of one of the [`NETWORKS`].
 pub const fn address(network: usize, third: u8, fourth: u8) -> Ipv4Addr {
     let [first, second, ..] = NETWORKS[network].octets();
     Ipv4Addr::new(first, second, third, fourth)
+}
+
+/// The address of IPv6 that a host has beside one of the [`NETWORKS`]: of `10.N.x.y` it is `fd00:0:0:N::10.N.x.y`.
+pub const fn six(address: Ipv4Addr) -> Ipv6Addr {
+    let [a, network, c, d] = address.octets();
+    let high = u16::from_be_bytes([a, network]);
+    let low = u16::from_be_bytes([c, d]);
+    Ipv6Addr::new(0xfd00, 0, 0, network as u16, 0, 0, high, low)
 }
 
 /// The namespaces of one run; all go with it.
@@ -55,6 +68,15 @@ impl Path {
     ///
     /// When a namespace or link cannot be made; what was made is removed.
     pub fn build() -> Result<Self> {
+        Self::with_queues(1)
+    }
+
+    /// The same with so many queues at each end of each link, of which a CPU uses the one with its number.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::build`].
+    pub fn with_queues(queues: usize) -> Result<Self> {
         let site = Site::new()?;
         let path = Self {
             client: site.host("client", address(0, 1, 1))?,
@@ -63,11 +85,11 @@ impl Path {
             site,
         };
         for (nic, port) in NICS {
-            link(&path.wire, port, &path.site.lb, nic)?;
+            link(&path.wire, port, &path.site.lb, nic, queues)?;
         }
         let ends = [&path.client, &path.server, &path.server];
         for ((port, end), host) in ENDS.into_iter().zip(ends) {
-            link(&path.wire, port, &host.netns, end)?;
+            link(&path.wire, port, &host.netns, end, queues)?;
             // Without NAPI a veth does not take what XDP sends to it.
             set(&host.netns, end, &GRO)?;
         }
@@ -91,6 +113,24 @@ impl Path {
                 format!("addr add {address}/{PREFIX_BITS} dev {end}\n")
             });
             self.server.netns.ip_batch(&more.collect::<String>())?;
+        }
+        Ok(())
+    }
+
+    /// Gives both ends their addresses of IPv6, and of the server's the first so many.
+    ///
+    /// # Errors
+    ///
+    /// When one has them already.
+    pub fn add_ipv6(&self, backends: u8) -> Result<()> {
+        let ends = [&self.client, &self.server, &self.server];
+        for ((network, (_, end)), host) in (0..).zip(ENDS).zip(ends) {
+            let count = if network == 0 { 1 } else { backends };
+            let addresses = (1..=count).map(|last| {
+                let address = six(address(network, 1, last));
+                format!("{address}/{PREFIX_BITS6}")
+            });
+            host.netns.add_ipv6(end, &addresses.collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -137,10 +177,11 @@ impl Path {
 }
 
 /// A veth pair between the wire and a namespace, with both ends up.
-fn link(wire: &Netns, port: &str, netns: &Netns, device: &str) -> Result<()> {
+fn link(wire: &Netns, port: &str, netns: &Netns, device: &str, queues: usize) -> Result<()> {
     let name = netns.name();
+    let each = format!("numtxqueues {queues} numrxqueues {queues}");
     wire.ip_batch(&format!(
-        "link add {port} type veth peer name {device} netns {name}\nlink set {port} up\n"
+        "link add {port} {each} type veth peer name {device} netns {name} {each}\nlink set {port} up\n"
     ))?;
     netns.ip_batch(&format!("link set {device} up\n"))?;
     set(wire, port, &OFFLOADS)?;

@@ -1,10 +1,10 @@
-//! The sender of a stream: one valid TCP segment after the other, of many flows.
+//! The sender of a stream: one valid packet after the other, of many flows.
 
 use aya_ebpf::{btf_maps::Array, macros::btf_map, programs::XdpContext};
 
 use crate::{
     frame::header,
-    segment::{self, Segment, WithData, split},
+    packet::{NO_FLOW, Packet, WithData, split},
 };
 
 /// What is sent. Everything in host order but the MAC addresses.
@@ -29,71 +29,36 @@ pub struct Stream {
     pub step: u32,
     /// 1 to open connections, 0 to send data.
     pub opens: u32,
-    /// Bytes of data in a segment that does not open a connection.
+    /// Bytes of data in a packet that does not open a connection.
     pub data: u32,
 }
-
-/// Ports of a client, from [`FIRST_PORT`] on, as a power of two.
-pub(crate) const PORT_BITS: u32 = 15;
-pub(crate) const FIRST_PORT: u32 = 1024;
 
 #[btf_map]
 pub(crate) static STREAM: Array<Stream, 1> = Array::new();
 
-/// How many segments were made.
+/// How many packets were made.
 #[btf_map]
 static MADE: Array<u64, 1> = Array::new();
 
-/// Writes the next segment; its flow.
+/// Writes the next packet; its flow.
 #[inline(always)]
-pub(crate) fn generate(ctx: &XdpContext) -> Option<u32> {
+pub(crate) fn generate<P: Packet>(ctx: &XdpContext) -> Option<u32> {
     let stream = STREAM.get(0)?;
     let made = MADE.get_ptr_mut(0)?;
-    // SAFETY: the value of an array map; one CPU makes segments, and nothing else writes.
+    // SAFETY: the value of an array map; one CPU makes packets, and nothing else writes.
     let number = unsafe { made.read() };
     // SAFETY: as for the read.
     unsafe { made.write(number + 1) };
     let place = (number * stream.step as u64).checked_rem(stream.flows as u64)?;
     let flow = stream.first + place as u32;
-    write(ctx, stream, flow)?;
-    Some(flow)
-}
-
-#[inline(always)]
-fn write(ctx: &XdpContext, stream: &Stream, flow: u32) -> Option<()> {
-    let opens = stream.opens != 0;
-    let (data, flags) = if opens {
-        (0, segment::SYN)
+    let packet = P::make(stream, flow);
+    let data = if stream.opens != 0 {
+        NO_FLOW
     } else {
-        (stream.data as u16, segment::DATA)
+        split(flow)
     };
-    let acknowledged = if opens { 0 } else { segment::BACKEND + 1 };
-    let mut segment = Segment {
-        macs: stream.macs,
-        ethertype: segment::IPV4,
-        ip: [
-            segment::IP,
-            (segment::HEADERS + data).to_be(),
-            0,
-            segment::WHOLE,
-        ],
-        ttl: segment::TTL_TCP,
-        ip_check: 0,
-        source: split(stream.source + (flow >> PORT_BITS)),
-        destination: split(stream.destination + (flow & stream.spread)),
-        source_port: ((FIRST_PORT + (flow & ((1 << PORT_BITS) - 1))) as u16).to_be(),
-        destination_port: ((stream.port + (flow & stream.ports)) as u16).to_be(),
-        sequence: split(segment::CLIENT + u32::from(!opens)),
-        acknowledged: split(acknowledged),
-        flags,
-        window: 0xffff,
-        tcp_check: 0,
-        urgent: 0,
-    };
-    let flow = if opens { segment::NO_FLOW } else { split(flow) };
-    segment.seal(flow);
-    let frame = header::<WithData>(ctx)?;
+    let frame = header::<WithData<P>>(ctx)?;
     // SAFETY: `header` checked the bounds; an unaligned write needs nothing else.
-    unsafe { frame.write_unaligned(WithData { segment, flow }) };
-    Some(())
+    unsafe { frame.write_unaligned(WithData { packet, flow: data }) };
+    Some(flow)
 }

@@ -1,8 +1,13 @@
-//! A TCP segment of a stream, as it is on the wire: no options anywhere, and data that is a flow's number
-//! and zeros.
+//! A TCP segment of a stream by IPv4, without options.
 
-/// Ethernet, IPv4 and TCP headers in words of 16 bits in network order. A kernel takes off what fills a short frame
-/// up, so there may be nothing behind them.
+use aya_ebpf::{btf_maps::Array, macros::btf_map};
+
+use crate::{
+    generate::Stream,
+    packet::{NO_FLOW, Numbers, Packet, fold, join, pair, split, word},
+};
+
+/// Ethernet, IPv4 and TCP headers.
 #[repr(C, packed(2))]
 #[derive(Clone, Copy)]
 pub(crate) struct Segment {
@@ -25,14 +30,6 @@ pub(crate) struct Segment {
     pub(crate) window: u16,
     pub(crate) tcp_check: u16,
     pub(crate) urgent: u16,
-}
-
-/// A segment with data, which begins with the flow's number.
-#[repr(C, packed(2))]
-#[derive(Clone, Copy)]
-pub(crate) struct WithData {
-    pub(crate) segment: Segment,
-    pub(crate) flow: [u16; 2],
 }
 
 pub(crate) const IPV4: u16 = 0x0800u16.to_be();
@@ -97,34 +94,92 @@ impl Segment {
     }
 }
 
-#[inline(always)]
-fn word(word: u16) -> u32 {
-    word as u32
-}
+/// Where each flow has gone.
+#[btf_map]
+static WAYS: Array<u64, { 1 << 20 }> = Array::new();
 
-#[inline(always)]
-fn pair(words: [u16; 2]) -> u32 {
-    words[0] as u32 + words[1] as u32
-}
+impl Packet for Segment {
+    #[inline(always)]
+    fn make(stream: &Stream, flow: u32) -> Self {
+        let opens = stream.opens != 0;
+        let numbers = Numbers::of(stream, flow);
+        let mut segment = Self {
+            macs: stream.macs,
+            ethertype: IPV4,
+            ip: [IP, (HEADERS + numbers.data).to_be(), 0, WHOLE],
+            ttl: TTL_TCP,
+            ip_check: 0,
+            source: split(numbers.source),
+            destination: split(numbers.destination),
+            source_port: numbers.source_port,
+            destination_port: numbers.destination_port,
+            sequence: split(CLIENT + u32::from(!opens)),
+            acknowledged: split(if opens { 0 } else { BACKEND + 1 }),
+            flags: if opens { SYN } else { DATA },
+            window: 0xffff,
+            tcp_check: 0,
+            urgent: 0,
+        };
+        segment.seal(numbers.flow);
+        segment
+    }
 
-/// In a segment without data.
-pub(crate) const NO_FLOW: [u16; 2] = [0; 2];
+    #[inline(always)]
+    fn is_one(&self) -> bool {
+        self.ethertype == IPV4
+            && self.ip[0] == IP
+            && self.ttl.to_be() as u8 == PROTOCOL.to_be() as u8
+    }
 
-/// The ones' complement sum in 16 bits (RFC 1071): it is the same in either byte order.
-#[inline(always)]
-fn fold(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
-}
+    #[inline(always)]
+    fn data(&self) -> u32 {
+        u16::from_be(self.ip[1]).wrapping_sub(HEADERS) as u32
+    }
 
-/// A number in two words of network order.
-#[inline(always)]
-pub(crate) fn split(number: u32) -> [u16; 2] {
-    [((number >> 16) as u16).to_be(), (number as u16).to_be()]
-}
+    #[inline(always)]
+    fn is_whole(&self, flow: [u16; 2]) -> bool {
+        self.ip_sum() == 0xffff && self.tcp_sum(flow) == 0xffff
+    }
 
-/// The number in two words of network order.
-#[inline(always)]
-pub(crate) fn join(words: [u16; 2]) -> u32 {
-    ((u16::from_be(words[0]) as u32) << 16) | u16::from_be(words[1]) as u32
+    #[inline(always)]
+    fn addresses(&self) -> [u32; 2] {
+        [join(self.source), join(self.destination)]
+    }
+
+    #[inline(always)]
+    fn ports(&self) -> [u16; 2] {
+        [
+            u16::from_be(self.source_port),
+            u16::from_be(self.destination_port),
+        ]
+    }
+
+    #[inline(always)]
+    fn opens(&self) -> bool {
+        self.flags == SYN
+    }
+
+    #[inline(always)]
+    fn is_answer(&self) -> bool {
+        self.flags == SYN_ACK
+    }
+
+    /// Makes a SYN the SYN-ACK that answers it.
+    #[inline(always)]
+    fn turn(&mut self) {
+        let [a, b, c, d, e, f] = self.macs;
+        self.macs = [d, e, f, a, b, c];
+        (self.source, self.destination) = (self.destination, self.source);
+        (self.source_port, self.destination_port) = (self.destination_port, self.source_port);
+        self.ttl = TTL_TCP;
+        self.flags = SYN_ACK;
+        self.acknowledged = split(join(self.sequence).wrapping_add(1));
+        self.sequence = split(BACKEND);
+        self.seal(NO_FLOW);
+    }
+
+    #[inline(always)]
+    fn way(flow: u32) -> Option<*mut u64> {
+        WAYS.get_ptr_mut(flow)
+    }
 }

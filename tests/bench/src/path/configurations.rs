@@ -1,9 +1,12 @@
 //! How the contestants of a path are set up, in their own languages.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use lb_common::maps::snat::FLOWS_PER_ADDRESS;
-use lb_tests::{product::config::Config, topology::path};
+use lb_tests::{
+    product::config::{Config, Keys},
+    topology::path::{self, six},
+};
 
 /// What clients send to, on the two ports from `PORT` on.
 pub(crate) const VIP: Ipv4Addr = path::address(0, 0, 10);
@@ -12,58 +15,85 @@ pub(crate) const PORT: u16 = 7000;
 pub(crate) const BACKENDS: u8 = 32;
 pub(crate) const NODE_PORT: u16 = 30700;
 
-/// SNAT addresses of lb in each of both networks behind it.
-const SNAT: u8 = 10;
+/// SNAT addresses of lb in each of both networks behind it, and of IPv6: room for a million flows of TCP, and for
+/// 65,536 each of UDP, of TCP by IPv6, and of new ones.
+const SNAT: u8 = 11;
+const SNAT6: u8 = 1;
 /// Flows that lb has room for.
-pub(crate) const ROOM: u32 = 2 * SNAT as u32 * FLOWS_PER_ADDRESS as u32;
+pub(crate) const ROOM: u32 = 2 * (SNAT + SNAT6) as u32 * FLOWS_PER_ADDRESS as u32;
+/// Of those by IPv4 in each network.
+pub(crate) const ROOM4: u32 = SNAT as u32 * FLOWS_PER_ADDRESS as u32;
 
-/// Two services, each with a network of backends behind it: a network has room for 16 SNAT addresses of 56,320
-/// flows each.
+/// Two services, each with a network of backends behind it, by TCP, UDP, and by IPv6: a network has room for 16 SNAT
+/// addresses of 56,320 flows each.
 pub(crate) fn lb() -> Config {
-    let [tenant, one, two] = path::NETWORKS.map(|network| format!("{network}/16"));
-    let snat = |network| (1..=SNAT).map(move |last| path::address(network, 2, last));
-    let backends = |network| {
-        let addresses = (1..=BACKENDS).map(move |last| path::address(network, 1, last));
-        addresses.map(|address| format!("{address}:{NODE_PORT}"))
-    };
-    let listen = |port| format!("{VIP}:{port}");
-    Config::new()
-        .network("tenant", |network| {
-            network
-                .nic("tenant", "eth0", &tenant)
-                .set("half_open", 65_536)
-        })
-        .network("mgmt", |network| {
-            network.nic("mgmt", "eth1", &one).snat(snat(1))
-        })
-        .network("mgmt-2", |network| {
-            network.nic("mgmt", "eth2", &two).snat(snat(2))
-        })
-        .pool("one", |pool| pool.on("mgmt").backends(backends(1)))
-        .pool("two", |pool| pool.on("mgmt-2").backends(backends(2)))
-        .service("one", |service| {
-            service.on("tenant").tcp(listen(PORT)).pool("one")
-        })
-        .service("two", |service| {
-            service.on("tenant").tcp(listen(PORT + 1)).pool("two")
-        })
-        .set("limits.snat_addresses", 2 * SNAT)
+    let config = Config::new().network("tenant", |network| {
+        on_link(network, "tenant", 0)
+            .set("half_open", 65_536)
+            .set("udp_flows", 65_536)
+    });
+    let config = [("mgmt", 1), ("mgmt-2", 2)]
+        .into_iter()
+        .fold(config, |config, (name, place)| {
+            config.network(name, |network| {
+                let snat = |count| (1..=count).map(move |last| path::address(place, 2, last));
+                let network = on_link(network, "mgmt", place).snat(snat(SNAT));
+                snat(SNAT6).fold(network, |network, address| {
+                    network.push("snat", six(address).to_string())
+                })
+            })
+        });
+    let services = [("one", "mgmt", 1), ("two", "mgmt-2", 2)];
+    let config =
+        services
+            .into_iter()
+            .zip(PORT..)
+            .fold(config, |config, ((name, network, place), port)| {
+                let addresses = || (1..=BACKENDS).map(move |last| path::address(place, 1, last));
+                let four = addresses().map(|address| format!("{address}:{NODE_PORT}"));
+                let by_six = addresses().map(|address| format!("[{}]:{NODE_PORT}", six(address)));
+                let (name6, listen) = (format!("{name}-six"), format!("{VIP}:{port}"));
+                let listen6 = format!("[{}]:{port}", six(VIP));
+                config
+                    .pool(name, |pool| pool.on(network).backends(four))
+                    .pool(&name6, |pool| pool.on(network).backends(by_six))
+                    .service(name, |service| {
+                        let service = service.on("tenant").tcp(&listen).udp(&listen);
+                        service.pool(name)
+                    })
+                    .service(&name6, |service| {
+                        service.on("tenant").tcp(listen6).pool(&name6)
+                    })
+            });
+    config.set("limits.snat_addresses", 2 * (SNAT + SNAT6))
+}
+
+/// A network of both families at the NIC with this number.
+fn on_link(network: Keys, role: &str, place: usize) -> Keys {
+    let (prefix, (nic, _)) = (path::NETWORKS[place], path::NICS[place]);
+    let network = network.nic(role, nic, &format!("{prefix}/16"));
+    network.push("prefixes", format!("{}/64", net6(prefix)))
 }
 
 pub(crate) const FLOWTABLE_PROBE: &str =
     "add table ip probe; add flowtable ip probe f { hook ingress priority 0; devices = { lo }; }";
 
-/// DNAT by a hash of the client to all backends of both networks, and masquerade.
+/// The network of IPv6 beside one of IPv4.
+fn net6(network: Ipv4Addr) -> Ipv6Addr {
+    let [prefix, a, b, own, ..] = six(network).segments();
+    Ipv6Addr::new(prefix, a, b, own, 0, 0, 0, 0)
+}
+
+/// DNAT by a hash of the client to all backends of both networks, and masquerade; of IPv6 TCP alone.
 pub(crate) fn nft(flowtable: bool) -> String {
-    let backends: Vec<String> = (0..2 * BACKENDS)
-        .map(|place| {
+    let backends = |text: fn(Ipv4Addr) -> String| {
+        let all = (0..2 * BACKENDS).map(|place| {
             let network = 1 + usize::from(place / BACKENDS);
-            format!(
-                "{place} : {}",
-                path::address(network, 1, 1 + place % BACKENDS)
-            )
-        })
-        .collect();
+            let backend = path::address(network, 1, 1 + place % BACKENDS);
+            format!("{place} : {}", text(backend))
+        });
+        all.collect::<Vec<_>>().join(", ")
+    };
     let (table, forward) = if flowtable {
         (
             "  flowtable fast { hook ingress priority 0; devices = { eth0, eth1, eth2 }; }\n",
@@ -75,32 +105,51 @@ pub(crate) fn nft(flowtable: bool) -> String {
     } else {
         ("", "")
     };
-    format!(
-        "table ip nat {{
+    let dnat = |family: &str, vip: String, protocol: &str, backends: &str| {
+        format!(
+            "    {family} daddr {vip} {protocol} dport {PORT}-{last} dnat to jhash {family} saddr . {protocol} sport \
+             mod {count} map {{ {backends} }} : {NODE_PORT}\n",
+            last = PORT + 1,
+            count = 2 * u16::from(BACKENDS),
+        )
+    };
+    let four = backends(|address| address.to_string());
+    let by_six = backends(|address| six(address).to_string());
+    let vip6 = six(VIP).to_string();
+    [
+        (
+            "ip",
+            dnat("ip", VIP.to_string(), "tcp", &four) + &dnat("ip", VIP.to_string(), "udp", &four),
+        ),
+        ("ip6", dnat("ip6", vip6, "tcp", &by_six)),
+    ]
+    .map(|(family, rules)| {
+        format!(
+            "table {family} nat {{
 {table}{forward}  chain prerouting {{
     type nat hook prerouting priority dstnat;
-    ip daddr {VIP} tcp dport {PORT}-{last} dnat to jhash ip saddr . tcp sport mod {count} map {{ {backends} }} : {NODE_PORT}
-  }}
+{rules}  }}
   chain postrouting {{
     type nat hook postrouting priority srcnat;
     oifname {{ eth1, eth2 }} masquerade
   }}
 }}
-",
-        last = PORT + 1,
-        count = backends.len(),
-        backends = backends.join(", "),
-    )
+"
+        )
+    })
+    .concat()
 }
 
 /// IPVS by the hash of the source, and masquerade.
 pub(crate) fn ipvs() -> String {
     let mut lines = String::from("set -e\n");
     for (port, network) in [(PORT, 1), (PORT + 1, 2)] {
-        lines += &format!("ipvsadm -A -t {VIP}:{port} -s mh -b mh-port\n");
-        for last in 1..=BACKENDS {
-            let backend = path::address(network, 1, last);
-            lines += &format!("ipvsadm -a -t {VIP}:{port} -r {backend}:{NODE_PORT} -m\n");
+        for protocol in ["-t", "-u"] {
+            lines += &format!("ipvsadm -A {protocol} {VIP}:{port} -s mh -b mh-port\n");
+            for last in 1..=BACKENDS {
+                let to = format!("{}:{NODE_PORT}", path::address(network, 1, last));
+                lines += &format!("ipvsadm -a {protocol} {VIP}:{port} -r {to} -m\n");
+            }
         }
     }
     lines

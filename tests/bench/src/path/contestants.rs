@@ -6,21 +6,23 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use aya::maps::MapData;
 use lb_tests::{
+    netns::Netns,
+    oracle::observe,
     process,
     product::{cpu, lb::Lb},
-    topology::{
-        mac_of,
-        path::{self, ENDS, NICS, Path},
-    },
+    topology::path::{NICS, Path},
 };
 use lb_user::dataplane::pins::Pins;
 
 use super::{
-    configurations::{self, BACKENDS, VIP},
+    configurations::{self, BACKENDS},
+    load::Kind,
+    queues,
     reference_nat::ReferenceNat,
+    router::{as_router, as_router6},
     wire::{Ports, Wire},
 };
 use crate::report::{Missing, Shown};
@@ -64,6 +66,11 @@ impl Who {
         !matches!(self, Self::Bare | Self::Route)
     }
 
+    /// Whether it is set up for packets of this kind.
+    pub(crate) const fn takes(self, kind: Kind) -> bool {
+        !matches!((self, kind), (Self::ReferenceNat | Self::Ipvs, Kind::Tcp6))
+    }
+
     /// Why it cannot take part here, if it cannot.
     pub(crate) fn missing(self) -> Option<Missing> {
         let why = match self {
@@ -98,7 +105,7 @@ impl Who {
             ),
             Self::ReferenceNat => (
                 String::new(),
-                "an XDP program on all NICs: one look-up in an LRU hash of both directions of 1,048,576 flows, then other \
+                "an XDP program on all NICs: one look-up in an LRU hash of both directions of 1,150,000 flows, then other \
                  addresses, ports, checksums and MAC addresses, and bpf_redirect; no states, policy or expiry"
                     .to_owned(),
             ),
@@ -134,6 +141,8 @@ impl<'p> Stand<'p> {
     /// When something does not start.
     pub(crate) fn build(who: Who, path: &'p Path, ports: Ports) -> Result<Self> {
         path.add_backends(BACKENDS)?;
+        path.add_ipv6(BACKENDS)?;
+        queues::steer(path)?;
         let nat = (who == Who::ReferenceNat).then(|| ReferenceNat::at(path));
         let mut stand = Self {
             who,
@@ -151,9 +160,13 @@ impl<'p> Stand<'p> {
                 let first = ["taskset", "-c", &first.to_string()];
                 stand.lb = Some(Lb::start_through(path, &configurations::lb(), &first)?);
             }
-            Who::Route => as_router(path)?,
+            Who::Route => {
+                as_router(path)?;
+                as_router6(path)?;
+            }
             Who::Nft | Who::Flowtable => {
                 as_router(path)?;
+                as_router6(path)?;
                 let file = path.write("nat.nft", &configurations::nft(who == Who::Flowtable))?;
                 path.lb.run(&format!("nft -f {}", file.display()))?;
             }
@@ -165,6 +178,32 @@ impl<'p> Stand<'p> {
             }
         }
         Ok(stand)
+    }
+
+    /// What is known of an error in its path.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let losses = self.losses().unwrap_or_else(|error| format!("{error:#}"));
+        error.context(format!("through {} ({losses})", self.who.name()))
+    }
+
+    /// Where packets were lost, as far as lb and the wire's ports count them: for the message of a run that lost some.
+    fn losses(&self) -> Result<String> {
+        let mut losses = Vec::new();
+        if let Some(lb) = &self.lb {
+            for drop in lb.drops()? {
+                losses.push(format!(
+                    "lb has dropped {} and refused {}: {}",
+                    drop.dropped, drop.refused, drop.reason
+                ));
+            }
+        }
+        for (netns, port) in ends_of_links(self.path) {
+            let full = observe::ring_drops(netns, port)?;
+            if full > 0 {
+                losses.push(format!("the ring behind {port} was full for {full}"));
+            }
+        }
+        Ok(losses.join("; "))
     }
 
     /// Bytes of the kernel's memory that lb's maps take, without those of IPv6 and of hand-overs, which only these need.
@@ -190,34 +229,10 @@ impl<'p> Stand<'p> {
     }
 }
 
-/// The kernel forwards, knows everyone's MAC, and has both addresses of a load balancer. Clients of a stream
-/// are behind the client's own address.
-pub(crate) fn as_router(path: &Path) -> Result<()> {
-    path.route(true)?;
-    let mut lines = format!("addr add {VIP}/16 dev {}\n", NICS[0].0);
-    let ends = [&path.client.netns, &path.server.netns, &path.server.netns];
-    for (network, end) in ends.into_iter().enumerate() {
-        let mac = mac_of(end, ENDS[network].1)?;
-        let last = if network == 0 { 1 } else { BACKENDS };
-        for last in 1..=last {
-            let (address, nic) = (path::address(network, 1, last), NICS[network].0);
-            lines += &format!("neigh replace {address} lladdr {mac} dev {nic}\n");
-        }
-        // Without NAPI a veth does not take what XDP sends to it.
-        path.lb
-            .run(&format!("ethtool -K {} gro on", NICS[network].0))?;
-    }
-    let (clients, client) = (path::address(0, 64, 0), path::address(0, 1, 1));
-    lines += &format!("route add {clients}/18 via {client}\n");
-    path.lb.ip_batch(&lines)?;
-    for (nic, _) in NICS {
-        path.lb
-            .set_sysctl(&format!("ipv4/conf/{nic}/rp_filter"), "0")?;
-    }
-    // So that those which a round has opened are gone in the next one.
-    path.lb
-        .set_sysctl("netfilter/nf_conntrack_tcp_timeout_syn_sent", "2")
-        .or(Ok(()))
+/// Both ends of the links between the wire and the load balancer.
+fn ends_of_links(path: &Path) -> impl Iterator<Item = (&Netns, &'static str)> {
+    NICS.into_iter()
+        .flat_map(|(nic, port)| [(&path.lb, nic), (&path.wire, port)])
 }
 
 /// Whether a rule set would be taken.

@@ -1,4 +1,4 @@
-//! Segments of many flows through one contestant, and how they are distinguished on both sides.
+//! Packets of many flows through one contestant, and how they are distinguished on both sides.
 
 use std::net::Ipv4Addr;
 
@@ -13,15 +13,51 @@ use crate::{
 
 /// Connections that are opened at a time: fewer than a ring of half-open ones has places.
 const STEP: u32 = 50_000;
-/// Bytes of headers in front of the data, Ethernet's with them.
-const HEADERS: usize = 54;
-/// Bytes of data that make the shortest frame of Ethernet, with its checksum; and the longest.
+/// Bytes of data that make the shortest frame of Ethernet, with its checksum, of TCP by IPv4; and the longest.
 pub(crate) const SMALL: u32 = 6;
 pub(crate) const LARGE: u32 = 1460;
+
+/// What packets are; see `tests/switch/src/packet.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Tcp,
+    Udp,
+    /// TCP by IPv6.
+    Tcp6,
+}
+
+impl Kind {
+    /// Bytes of headers in front of the data, Ethernet's with them.
+    const fn headers(self) -> u32 {
+        match self {
+            Self::Tcp => 54,
+            Self::Udp => 42,
+            Self::Tcp6 => 74,
+        }
+    }
+
+    /// Bytes of data in the shortest frame, or of a flow's number.
+    pub(crate) const fn small(self) -> u32 {
+        match self {
+            Self::Tcp | Self::Tcp6 => SMALL,
+            Self::Udp => 18,
+        }
+    }
+
+    /// The programs that send, and that do without a path.
+    pub(super) const fn programs(self) -> [&'static str; 2] {
+        match self {
+            Self::Tcp => ["generate", "dry"],
+            Self::Udp => ["generate_udp", "dry_udp"],
+            Self::Tcp6 => ["generate6", "dry6"],
+        }
+    }
+}
 
 /// What is sent in a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
+    pub(crate) kind: Kind,
     /// The first flow.
     pub(crate) first: u32,
     pub(crate) flows: u32,
@@ -33,9 +69,10 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Each flow once.
+    /// Each flow of TCP once.
     pub(crate) const fn each(first: u32, flows: u32, data: Option<u32>) -> Self {
         Self {
+            kind: Kind::Tcp,
             first,
             flows,
             step: 1,
@@ -44,13 +81,23 @@ impl Load {
         }
     }
 
+    /// The same of packets of another kind: with as few data as they can have, or to open connections.
+    pub(crate) const fn of(self, kind: Kind) -> Self {
+        let data = match self.data {
+            Some(_) => Some(kind.small()),
+            None => None,
+        };
+        Self { kind, data, ..self }
+    }
+
     /// Bytes of a frame.
     pub(crate) fn length(&self) -> usize {
-        HEADERS + self.data.unwrap_or(SMALL) as usize
+        let data = self.data.unwrap_or_else(|| self.kind.small());
+        (self.kind.headers() + data) as usize
     }
 
     /// What arrives of it.
-    const fn came(&self) -> Came {
+    pub(super) const fn came(&self) -> Came {
         let all = self.segments as u64;
         match self.data {
             Some(_) => Came::right(all),
@@ -77,44 +124,48 @@ pub(crate) fn measure(stand: &mut Stand<'_>, load: Load) -> Result<Option<f64>> 
     Ok(None)
 }
 
-/// Sends a segment over each of the first `flows` connections, which have to go where their first one has gone.
+/// Sends a packet over each of the first `flows` connections, which have to go where their first one has gone.
 ///
 /// # Errors
 ///
 /// When one has moved, or does not arrive as it should.
-pub(crate) fn stay(stand: &mut Stand<'_>, flows: u32) -> Result<()> {
-    send(stand, Load::each(0, flows, Some(SMALL)), true).map(drop)
+pub(crate) fn stay(stand: &mut Stand<'_>, kind: Kind, flows: u32) -> Result<()> {
+    let load = Load::each(0, flows, Some(SMALL)).of(kind);
+    send(stand, load, true).map(drop)
 }
 
 /// Opens connections from the flow `from` on until there are `to`, each by a handshake where the contestant has state, and
-/// sends a segment over each, which says where it goes from now on.
+/// sends a packet over each, which says where it goes from now on. Of UDP the handshake is an empty datagram and another
+/// one that answers it.
 ///
 /// # Errors
 ///
 /// When one of them is not answered, or is not right.
-pub(crate) fn open(stand: &mut Stand<'_>, from: u32, to: u32) -> Result<()> {
+pub(crate) fn open(stand: &mut Stand<'_>, kind: Kind, from: u32, to: u32) -> Result<()> {
     let mut first = from;
     while first < to {
         let flows = STEP.min(to - first);
         if stand.who.translates() {
-            shake_hands(stand, Load::each(first, flows, None))?;
+            shake_hands(stand, Load::each(first, flows, None).of(kind))?;
         }
-        send(stand, Load::each(first, flows, Some(SMALL)), true)?;
+        let load = Load::each(first, flows, Some(SMALL)).of(kind);
+        send(stand, load, true)?;
         first += flows;
     }
     Ok(())
 }
 
-/// Sends a SYN of each flow, and sees that each is answered.
+/// Sends the first packet of each flow, and sees that each is answered.
 fn shake_hands(stand: &mut Stand<'_>, load: Load) -> Result<()> {
     let (stream, wanted) = ends(load, true);
     let answers = 1;
     stand.wire.expect(stream, Wanted { answers, ..wanted })?;
     let all = u64::from(load.segments);
     let came = Came::opening(all, all);
+    let [generate, _] = load.kind.programs();
     let spent = stand
         .wire
-        .send(stand.path, "generate", load.segments, load.length(), came);
+        .send(stand.path, generate, load.segments, load.length(), came);
     spent.map(drop)
 }
 
@@ -123,9 +174,10 @@ fn send(stand: &mut Stand<'_>, load: Load, follow: bool) -> Result<f64> {
     let (stream, wanted) = ends(load, stand.who.translates());
     let follows = u32::from(follow);
     stand.wire.expect(stream, Wanted { follows, ..wanted })?;
+    let [generate, _] = load.kind.programs();
     stand.wire.send(
         stand.path,
-        "generate",
+        generate,
         load.segments,
         load.length(),
         load.came(),
@@ -136,13 +188,14 @@ fn send(stand: &mut Stand<'_>, load: Load, follow: bool) -> Result<f64> {
 fn alone(stand: &mut Stand<'_>, load: Load) -> Result<f64> {
     let (stream, wanted) = ends(load, false);
     stand.wire.expect(stream, wanted)?;
+    let [_, dry] = load.kind.programs();
     stand
         .wire
-        .send(stand.path, "dry", load.segments, load.length(), load.came())
+        .send(stand.path, dry, load.segments, load.length(), load.came())
 }
 
 /// Both ends of a load, which goes to the VIP, or to the backends themselves.
-fn ends(load: Load, to_vip: bool) -> (Stream, Wanted) {
+pub(super) fn ends(load: Load, to_vip: bool) -> (Stream, Wanted) {
     let first_backend = u32::from(path::address(1, 1, 1));
     let backends = u32::from(BACKENDS);
     let (destination, addresses, port, ports) = if to_vip {

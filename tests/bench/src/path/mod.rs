@@ -6,6 +6,8 @@ pub(crate) mod conntrack;
 pub(crate) mod contestants;
 pub(crate) mod load;
 pub(crate) mod programs;
+pub(crate) mod queues;
 pub(crate) mod reference_nat;
+pub(crate) mod router;
 pub(crate) mod segments;
 pub(crate) mod wire;

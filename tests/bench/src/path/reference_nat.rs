@@ -14,13 +14,13 @@ use lb_tests::topology::{
 };
 
 use super::{
-    configurations::{BACKENDS, NODE_PORT, PORT, ROOM, VIP},
+    configurations::{BACKENDS, NODE_PORT, PORT, ROOM4, VIP},
     programs::Programs,
     wire::{index, joined},
 };
 
-/// Both directions of a million flows, and of what is new beside them.
-const ENTRIES: u32 = 1 << 21;
+/// Both directions of a million flows of TCP, and of 65,536 each of UDP and of new ones.
+const ENTRIES: u32 = 2_300_000;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,7 @@ impl ReferenceNat {
                 backend: path::address(network, 1, 1).into(),
                 backends: BACKENDS.into(),
                 snat: path::address(network, 2, 1).into(),
-                room: ROOM / 2,
+                room: ROOM4,
                 to_backend,
                 to_client,
             };

@@ -7,7 +7,7 @@ use lb_tests::{poll, process::Process, product::lb::Lb, topology::path::Path};
 
 use crate::{
     path::configurations::{PORT, VIP},
-    path::contestants::as_router,
+    path::router::as_router,
     path::wire::Wire,
     tcp::way::Way,
 };

@@ -14,24 +14,29 @@ use lb_tests::{
 
 use super::{
     handed::hand_over,
+    paths6,
     stand::{Counted, Leg, Stand},
 };
 
 pub(super) const CONFIG: &str = r#"
 version: 1
 networks:
-  mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
+  mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20, "fd00:32::/64"], snat: [10.32.96.50, "fd00:32::50"] }
   mgmt-v:   { role: mgmt,   interface: eth1, vlan: 100, prefixes: [10.33.96.0/20], snat: [10.33.96.50] }
-  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.0.0/16], snat: [192.168.203.9] }
+  tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.0.0/16, "fd00:203::/64"], snat: [192.168.203.9] }
   tenant-v: { role: tenant, interface: eth0, vlan: 2003, prefixes: [192.168.203.0/24] }
 pools:
   kas:   { network: mgmt, backends: ["10.32.96.105:30918"] }
   dns:   { network: mgmt, backends: ["10.32.96.106:30053"] }
+  kas-6: { network: mgmt, backends: ["[fd00:32::105]:30918"] }
+  dns-6: { network: mgmt, backends: ["[fd00:32::106]:30053"] }
   apps:  { network: tenant-a, backends: ["192.168.203.101:30190"] }
   kas-v: { network: mgmt-v, backends: ["10.33.96.105:30918"] }
 services:
   api:    { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], pool: kas }
   dns:    { network: tenant-a, listen: ["192.168.203.110:53/udp"], pool: dns }
+  api-6:  { network: tenant-a, listen: ["[fd00:203::110]:6443/tcp"], pool: kas-6 }
+  dns-6:  { network: tenant-a, listen: ["[fd00:203::110]:53/udp"], pool: dns-6 }
   apps:   { network: tenant-a, listen: ["192.168.203.112:443/tcp"], pool: apps }
   closed: { network: tenant-a, listen: ["192.168.203.110:7443/tcp"], pool: kas, allow: [192.168.203.51/32] }
   names:  { network: tenant-a, listen: ["192.168.203.110:8443/tcp"], sni: { routes: [{ names: [a.lab], pool: kas }] } }
@@ -74,7 +79,15 @@ pub(super) fn paths(stand: &mut Stand, packets: u32) -> Result<Vec<Path>> {
         let legs = in_legs(&leg, packets.div_ceil(times));
         all.push(Path { name, legs });
     };
-    for [request, reply] in [tcp_flow(stand)?, udp_flow(stand)?, handed_over(stand)?] {
+    let [tcp6, udp6] = paths6::flows(stand).context("by IPv6")?;
+    let both = [
+        tcp_flow(stand)?,
+        udp_flow(stand)?,
+        tcp6,
+        udp6,
+        handed_over(stand)?,
+    ];
+    for [request, reply] in both {
         add(request.0, request.1, LEG);
         add(reply.0, reply.1, LEG);
     }
@@ -122,7 +135,7 @@ fn same(port: Port, frame: Vec<u8>, action: Action, counted: Counted) -> Leg {
     }
 }
 
-fn request(frame: &Frame) -> Leg {
+pub(super) fn request(frame: &Frame) -> Leg {
     same(Port::Tenant, frame.bytes(), Action::Redirect, REQUEST)
 }
 
@@ -144,7 +157,8 @@ fn source(frame: &[u8]) -> Result<SocketAddrV4> {
     Ok(SocketAddrV4::new(address.into(), port))
 }
 
-type Both = [(&'static str, Leg); 2];
+/// Requests and replies of a flow.
+pub(super) type Both = [(&'static str, Leg); 2];
 
 fn tcp_flow(stand: &mut Stand) -> Result<Both> {
     let syn = from_client(HOST, API, SYN_ONLY).numbers(1000, 0);

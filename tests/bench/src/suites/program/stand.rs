@@ -167,10 +167,16 @@ impl Stand {
         );
         let (_, frame) = untagged(frame);
         // The checksum of layer 4 is over all fragments.
-        let is_whole = frame
-            .get(20..22)
-            .is_some_and(|field| u16::from_be_bytes([field[0], field[1]]) & 0x3fff == 0);
-        if frame.get(12..14) == Some(&[8, 0]) && is_whole {
+        let is_whole = || {
+            let field = frame.get(20..22);
+            field.is_some_and(|field| u16::from_be_bytes([field[0], field[1]]) & 0x3fff == 0)
+        };
+        let is_checked = match frame.get(12..14) {
+            Some([0x08, 0x00]) => is_whole(),
+            Some([0x86, 0xdd]) => true,
+            _ => false,
+        };
+        if is_checked {
             let checked = check(&frame);
             checked.map_err(|wrong| anyhow::anyhow!("{wrong} in {}", Decoded(&frame)))?;
             self.whole += 1;

@@ -1,14 +1,16 @@
-//! Packets: small and large segments of many flows through one CPU, from the wire to the wire.
+//! Packets: small and large ones of many flows through one CPU, from the wire to the wire.
+
+mod goals;
 
 use anyhow::{Context as _, Result};
-use lb_tests::topology::path::Path;
 
 use crate::{
     Plan,
     measure::{Better, Rounds, Shape, Spread, turns},
     path::conntrack::Room,
     path::contestants::{Stand, Who},
-    path::load::{self, LARGE, Load, SMALL},
+    path::load::{self, Kind, LARGE, Load, SMALL},
+    path::queues,
     path::wire::Ports,
     report::{Goal, Suite},
 };
@@ -26,24 +28,69 @@ const CONTESTANTS: [Who; 7] = [
 
 /// Flows, and the name of that number. With `--quick` the last is left out.
 const FLOWS: [(u32, &str); 3] = [(1 << 10, "1k"), (1 << 16, "64k"), (1_000_000, "1M")];
+/// How many of these are measured with UDP, and with IPv6.
+const OTHERS: usize = 2;
 /// From one flow to the next, for another order than that in which they began: a prime number.
 const SCATTERED: u32 = 2_654_435_761;
-/// What is sent over established connections: its name, the order, bytes of data.
-const KINDS: [(&str, u32, u32); 4] = [
-    ("64 B, in the order of their beginning", 1, SMALL),
-    ("64 B, scattered", SCATTERED, SMALL),
-    ("1518 B, in the order of their beginning", 1, LARGE),
-    ("1518 B, scattered", SCATTERED, LARGE),
+/// What is sent over established connections.
+struct Sent {
+    title: &'static str,
+    kind: Kind,
+    step: u32,
+    data: u32,
+    /// Of how many of [`FLOWS`].
+    sizes: usize,
+}
+
+const SMALL_UDP: &str = "Datagrams of UDP, 64 B, in the order of their beginning";
+const SMALL6: &str = "Segments by IPv6, 84 B, in the order of their beginning";
+const KINDS: [Sent; 6] = [
+    tcp(
+        "Segments of 64 B, in the order of their beginning",
+        1,
+        SMALL,
+    ),
+    tcp("Segments of 64 B, scattered", SCATTERED, SMALL),
+    tcp(
+        "Segments of 1518 B, in the order of their beginning",
+        1,
+        LARGE,
+    ),
+    tcp("Segments of 1518 B, scattered", SCATTERED, LARGE),
+    other(SMALL_UDP, Kind::Udp),
+    other(SMALL6, Kind::Tcp6),
 ];
+
+const fn tcp(title: &'static str, step: u32, data: u32) -> Sent {
+    Sent {
+        title,
+        kind: Kind::Tcp,
+        step,
+        data,
+        sizes: FLOWS.len(),
+    }
+}
+
+/// With as few data as it can have.
+const fn other(title: &'static str, kind: Kind) -> Sent {
+    Sent {
+        title,
+        kind,
+        step: 1,
+        data: kind.small(),
+        sizes: OTHERS,
+    }
+}
+
 /// New connections in a round, each of a flow that no round had before: fewer than a ring has places.
 const NEW: u32 = 60_000;
 /// The first of them: behind all that are established.
 const FIRST_NEW: u32 = 1 << 20;
 
-const METHOD: &str = "A generator makes valid TCP segments on one CPU, and wire, contestant and sink run in the same CPU's \
+const METHOD: &str = "A generator makes valid packets on one CPU, and wire, contestant and sink run in the same CPU's \
      soft interrupts, so that nothing waits and nothing is lost. Connections are opened by a handshake through the \
-     contestant. The sink checks every segment: both checksums, length, backend and flow; and once of each connection, with all \
-     of them there, that it has stayed with its backend and its SNAT port. What comes to another port counts as lost. ns are CPU time for each segment, less what \
+     contestant, those of UDP by an empty datagram each way. The sink checks every packet: checksums, length, backend and flow; and once of each connection, with all \
+     of them there, that it has stayed with its backend and its SNAT port. What comes to another port counts as lost. ns are CPU time for each packet, less what \
      generator and sink take alone: receiving from the wire, the contestant's work, sending into the wire; NICs have no offloads. The \
      own work of a contestant is what it takes beyond bare. The reference NAT is an XDP program of this tree: one look-up for a packet in a table of \
      both directions, and no states, policy or expiry. Half of the flows \
@@ -58,7 +105,7 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     let is_there = |who: &Who| missing.iter().all(|missing| missing.name != who.name());
     let there: Vec<Who> = CONTESTANTS.into_iter().filter(is_there).collect();
     let _room = Room::make();
-    let paths: Vec<Path> = there.iter().map(|_| Path::build()).collect::<Result<_>>()?;
+    let paths = queues::paths(there.len())?;
     let stands = there.iter().zip(&paths).map(|(who, path)| {
         Stand::build(*who, path, Ports::Stream).with_context(|| format!("set up {}", who.name()))
     });
@@ -69,10 +116,13 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
         right: 0,
     };
     let sizes = if plan.quick { &FLOWS[..2] } else { &FLOWS };
-    let (small, charts) = field.established(sizes)?;
+    let kinds = field.established(sizes)?;
     let new = field.new_flows()?;
 
-    let mut goals = goals(&small, &new, sizes);
+    let charts = KINDS.iter().zip(&kinds);
+    let charts = charts
+        .map(|(sent, rounds)| rounds.chart(sent.title, "ns", "flows", Shape::Lines, Some("bare")));
+    let mut goals = goals::goals(&kinds, &new, sizes);
     goals.extend(field.memory()?);
     let flows = new.chart(
         "First segments of new connections",
@@ -84,9 +134,9 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     Ok(Suite {
         name: "packets",
         method: METHOD.to_owned(),
-        charts: charts.into_iter().chain([flows]).collect(),
+        charts: charts.chain([flows]).collect(),
         checked: vec![format!(
-            "{} segments, each of them right; none lost",
+            "{} packets, each of them right; none lost",
             field.right
         )],
         goals,
@@ -101,29 +151,37 @@ struct Field<'p> {
     plan: Plan<'p>,
     /// Of a measurement.
     segments: u32,
-    /// Segments that were right at a sink.
+    /// Packets that were right at a sink.
     right: u64,
 }
 
 impl Field<'_> {
-    /// More and more established connections; the figures of the first kind, and charts of all.
-    fn established(
-        &mut self,
-        sizes: &[(u32, &str)],
-    ) -> Result<(Rounds, Vec<crate::measure::Chart>)> {
-        let columns = || sizes.iter().map(|(_, name)| *name);
-        let mut kinds = KINDS.map(|_| self.empty(columns()));
+    /// More and more established connections; the figures of each kind.
+    fn established(&mut self, sizes: &[(u32, &str)]) -> Result<Vec<Rounds>> {
+        let columns = |count| sizes.iter().take(count).map(|(_, name)| *name);
+        let mut kinds: Vec<_> = KINDS
+            .iter()
+            .map(|sent| self.empty(columns(sent.sizes)))
+            .collect();
         let mut before = 0;
         for (column, &(flows, name)) in sizes.iter().enumerate() {
-            self.open(before, flows)?;
+            self.open(Kind::Tcp, before, flows)?;
+            if column < OTHERS {
+                self.open(Kind::Udp, before, flows)?;
+                self.open(Kind::Tcp6, before, flows)?;
+            }
             before = flows;
             for round in 0..self.plan.rounds {
-                for ((_, step, data), rounds) in KINDS.into_iter().zip(&mut kinds) {
+                for (sent, rounds) in KINDS.iter().zip(&mut kinds) {
+                    if column >= sent.sizes {
+                        continue;
+                    }
                     let load = Load {
+                        kind: sent.kind,
                         first: 0,
                         flows,
-                        step,
-                        data: Some(data),
+                        step: sent.step,
+                        data: Some(sent.data),
                         segments: self.segments,
                     };
                     self.round(round, column, load, rounds)
@@ -131,13 +189,7 @@ impl Field<'_> {
                 }
             }
         }
-        let charts = KINDS.iter().zip(&kinds).map(|((name, ..), rounds)| {
-            let title = format!("Segments of {name}");
-            rounds.chart(title, "ns", "flows", Shape::Lines, Some("bare"))
-        });
-        let charts = charts.collect();
-        let [small, ..] = kinds;
-        Ok((small, charts))
+        Ok(kinds)
     }
 
     fn new_flows(&mut self) -> Result<Rounds> {
@@ -152,7 +204,7 @@ impl Field<'_> {
         Ok(rounds)
     }
 
-    /// The turns of all.
+    /// The turns of all that take packets of this kind.
     fn round(
         &mut self,
         round: usize,
@@ -165,7 +217,11 @@ impl Field<'_> {
             let Some(stand) = self.stands.get_mut(place) else {
                 continue;
             };
-            let spent = load::measure(stand, load).with_context(|| stand.who.name())?;
+            if !stand.who.takes(load.kind) {
+                continue;
+            }
+            let spent = load::measure(stand, load);
+            let spent = spent.map_err(|error| stand.explain(error))?;
             self.right += u64::from(load.segments);
             if let Some(spent) = spent {
                 rounds.add(round, place, column, spent);
@@ -174,13 +230,14 @@ impl Field<'_> {
         Ok(())
     }
 
-    fn open(&mut self, from: u32, to: u32) -> Result<()> {
-        for stand in &mut self.stands {
+    fn open(&mut self, kind: Kind, from: u32, to: u32) -> Result<()> {
+        let stands = self.stands.iter_mut();
+        for stand in stands.filter(|stand| stand.who.takes(kind)) {
             self.plan.interrupt.check()?;
-            load::open(stand, from, to)
-                .with_context(|| format!("open connections through {}", stand.who.name()))?;
-            load::stay(stand, to)
-                .with_context(|| format!("connections through {}", stand.who.name()))?;
+            load::open(stand, kind, from, to)
+                .with_context(|| format!("open connections ({kind:?})"))
+                .and_then(|()| load::stay(stand, kind, to))
+                .map_err(|error| stand.explain(error))?;
             self.right += u64::from(to - from) + u64::from(to);
         }
         Ok(())
@@ -204,35 +261,4 @@ impl Field<'_> {
             Spread::of([for_a_million]),
         )))
     }
-}
-
-/// What the study of the peers asks for.
-fn goals(small: &Rounds, new: &Rounds, sizes: &[(u32, &str)]) -> Vec<Goal> {
-    let of_bare = [[0.45, 0.55], [0.38, 0.54], [0.28, 0.37]];
-    let mut goals = Vec::new();
-    for (column, ((_, name), wanted)) in sizes.iter().zip(of_bare).enumerate() {
-        let what = format!("packets, lb / bare, {name} flows");
-        goals.push(Goal::new(what, wanted, small.ratio("lb", "bare", column)));
-    }
-    for (column, (_, name)) in sizes.iter().enumerate() {
-        let what = format!("packets, lb / nftables, {name} flows");
-        let ratio = small.ratio("lb", "nftables", column);
-        goals.push(Goal::new(what, [4.5, 6.0], ratio));
-    }
-    for (column, (_, name)) in sizes.iter().enumerate() {
-        let what = format!("own work, lb / reference NAT, {name} flows");
-        let ratio = small.beyond("bare", ["lb", "reference NAT"], column);
-        goals.push(Goal::cost(what, ratio));
-    }
-    let ratio = new.ratio("lb", "nftables", 0);
-    goals.push(Goal::new("new flows/s, lb / nftables", [10.0, 20.0], ratio));
-    if sizes.len() == FLOWS.len() {
-        let growth = small.growth("lb", 0, 2);
-        goals.push(Goal::new(
-            "path cost at 1M / at 1k flows",
-            [2.0, 1.6],
-            growth,
-        ));
-    }
-    goals
 }

@@ -71,6 +71,7 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
                     .cpu
                     .ratio(Way::LbShared.name(), Way::HaproxyName.name(), 0),
             ),
+            short.slowest_handshakes(Way::LbShared.name(), Way::HaproxyName.name()),
             Goal::new(
                 "bulk per core, lb after a hand-over / lb, 8 streams",
                 [0.9, 0.98],

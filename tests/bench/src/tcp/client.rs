@@ -58,9 +58,31 @@ pub(crate) struct Told {
     /// From the first connection to the end of the last, and the process's CPU time in it.
     pub(crate) seconds: f64,
     pub(crate) cpu: f64,
-    /// From before a connection is opened until its end has come: half of all, and 99 of 100, in microseconds.
+    /// From before a connection is opened until its end has come.
+    pub(crate) whole: Times,
+    /// Until it is connected: the TCP handshake alone.
+    pub(crate) handshake: Times,
+}
+
+/// What half of all times, and 99 of 100, are no longer than, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Times {
     pub(crate) half: f64,
     pub(crate) most: f64,
+}
+
+impl Times {
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let micros = |part: usize| {
+            let time = times.get(times.len() * part / 100);
+            time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+        };
+        Self {
+            half: micros(50),
+            most: micros(99),
+        }
+    }
 }
 
 /// Opens connections, and prints what came of them.
@@ -85,7 +107,8 @@ struct Run {
     content: Content,
     next: Cell<u64>,
     until: Instant,
-    times: RefCell<Vec<Duration>>,
+    whole: RefCell<Vec<Duration>>,
+    handshakes: RefCell<Vec<Duration>>,
 }
 
 async fn all(load: Load) -> Result<Told> {
@@ -98,7 +121,8 @@ async fn all(load: Load) -> Result<Told> {
         content,
         next: Cell::new(load.first),
         until: begun + planned,
-        times: RefCell::default(),
+        whole: RefCell::default(),
+        handshakes: RefCell::default(),
         load,
     });
     let mut lines = JoinSet::new();
@@ -115,21 +139,16 @@ async fn all(load: Load) -> Result<Told> {
     let waited = timeout(planned + TIMEOUT, wait).await;
     waited.context("connections that do not end")??;
     let (seconds, cpu) = (begun.elapsed().as_secs_f64(), spent()? - cpu);
-    let mut times = run.times.take();
-    times.sort_unstable();
-    let micros = |part: usize| {
-        let time = times.get(times.len() * part / 100);
-        time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
-    };
-    let connections = u64::try_from(times.len())?;
+    let whole = run.whole.take();
+    let connections = u64::try_from(whole.len())?;
     ensure!(connections > 0, "no connection");
     Ok(Told {
         connections,
         bytes: connections * run.load.answer,
         seconds,
         cpu,
-        half: micros(50),
-        most: micros(99),
+        whole: Times::of(whole),
+        handshake: Times::of(run.handshakes.take()),
     })
 }
 
@@ -149,7 +168,7 @@ impl Run {
             let begun = Instant::now();
             let one = self.one(wish, &request, &mut room).await;
             one.with_context(|| format!("connection {number} to {}", self.load.to))?;
-            self.times.borrow_mut().push(begun.elapsed());
+            self.whole.borrow_mut().push(begun.elapsed());
             if Instant::now() >= self.until {
                 return Ok(());
             }
@@ -162,7 +181,9 @@ impl Run {
         socket.set_reuseaddr(true)?;
         let [from, to] = self.ends(wish.number)?;
         socket.bind(from).with_context(|| format!("bind {from}"))?;
+        let begun = Instant::now();
         let mut stream = socket.connect(to).await.context("connect")?;
+        self.handshakes.borrow_mut().push(begun.elapsed());
         stream.write_all(request).await.context("ask")?;
         let mut came = 0;
         loop {
@@ -246,6 +267,16 @@ mod tests {
     fn right_answers_are_counted() {
         let told = asked(|_, right| right).expect("right answers");
         assert_eq!((told.connections, told.bytes), (2, 2 * ANSWER));
+        assert!(told.handshake.half > 0.0 && told.handshake.most <= told.whole.most);
+    }
+
+    #[test]
+    fn half_of_all_times_and_99_of_100() {
+        let times = (1..=100).rev().map(Duration::from_micros).collect();
+        let Times { half, most } = Times::of(times);
+        assert_eq!([half, most].map(f64::round), [51.0, 100.0]);
+        let times = Times::of((0..200).map(Duration::from_micros).collect());
+        assert_eq!([times.half, times.most].map(f64::round), [100.0, 198.0]);
     }
 
     #[test]

@@ -73,6 +73,7 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Which {
     Packets,
+    Cpus,
     Program,
     Bulk,
     Connections,
@@ -182,6 +183,7 @@ impl Which {
     fn measure(self, plan: Plan<'_>) -> Result<Suite> {
         match self {
             Self::Packets => suites::packets::measure(plan),
+            Self::Cpus => suites::cpus::measure(plan),
             Self::Program => suites::program::measure(plan),
             Self::Bulk => suites::bulk::measure(plan),
             Self::Connections => suites::connections::measure(plan),

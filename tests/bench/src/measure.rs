@@ -201,6 +201,11 @@ impl Rounds {
         }
     }
 
+    /// The values of a contestant in a column.
+    pub(crate) fn of(&self, contestant: &str, column: usize) -> Option<Spread> {
+        self.spread(self.place(contestant)?, column)
+    }
+
     fn place(&self, contestant: &str) -> Option<usize> {
         self.contestants.iter().position(|name| name == contestant)
     }

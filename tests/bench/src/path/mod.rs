@@ -10,4 +10,5 @@ pub(crate) mod queues;
 pub(crate) mod reference_nat;
 pub(crate) mod router;
 pub(crate) mod segments;
+pub(crate) mod several;
 pub(crate) mod wire;

@@ -141,27 +141,28 @@ impl Programs {
     }
 
     /// Makes so many segments of `length` bytes, with their Ethernet headers, and sends them out of an interface of this
-    /// thread's namespace, on the second CPU, where all that comes of them in soft interrupts runs, too. The CPU time of
-    /// both, in nanoseconds.
+    /// thread's namespace, on this CPU, where all that comes of them in soft interrupts runs, too; not before `ready`
+    /// returns. The CPU time of both, in nanoseconds.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     pub(crate) fn run(
         &mut self,
-        program: &str,
-        port: u32,
-        segments: u32,
-        length: usize,
+        (program, port): (&str, u32),
+        cpu: usize,
+        (segments, length): (u32, usize),
+        ready: impl FnOnce(),
     ) -> Result<f64> {
-        let [_, cpu] = cpu::two()?;
-        cpu::bind(cpu)?;
-        let before = machine::spent()? * 1e9 + softirq(cpu)?;
+        let bound = cpu::bind(cpu).and_then(|()| softirq(cpu));
+        // Others may wait for this one.
+        ready();
+        let before = machine::spent()? * 1e9 + bound?;
         self.make(program, port, segments, length)?;
         Ok(machine::spent()? * 1e9 + softirq(cpu)? - before)
     }
 
-    /// The same on the CPU that this thread is on.
+    /// Makes and sends them on the CPU that this thread is on.
     ///
     /// # Errors
     ///
@@ -208,4 +209,76 @@ fn softirq(cpu: usize) -> Result<f64> {
         }
     }
     bail!("no thread {name}")
+}
+
+/// A stream for each of so many senders, of flows of its own, and how many segments it has.
+///
+/// # Errors
+///
+/// For more senders than can be counted.
+pub(crate) fn parts(stream: &Stream, segments: u32, senders: usize) -> Result<Vec<(Stream, u32)>> {
+    let count = u32::try_from(senders).context("count the senders")?;
+    let (mut flow, mut sent) = (stream.first, 0);
+    let mut parts = Vec::new();
+    for place in 1..=count {
+        let end = |all: u32| u64::from(all) * u64::from(place) / u64::from(count);
+        let next = stream.first + u32::try_from(end(stream.flows))?;
+        let until = u32::try_from(end(segments))?;
+        // There is no request for no segments, or for those of no flow: they are of the next one.
+        if next > flow && until > sent {
+            let (first, flows) = (flow, next - flow);
+            let own = Stream {
+                first,
+                flows,
+                ..*stream
+            };
+            parts.push((own, until - sent));
+            (flow, sent) = (next, until);
+        }
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(first: u32, flows: u32, segments: u32, senders: usize) -> Vec<[u32; 3]> {
+        let stream = Stream {
+            first,
+            flows,
+            ..Stream::default()
+        };
+        let parts = parts(&stream, segments, senders).unwrap().into_iter();
+        parts
+            .map(|(part, segments)| [part.first, part.flows, segments])
+            .collect()
+    }
+
+    #[test]
+    fn one_sender_has_the_whole_stream() {
+        assert_eq!(split(1000, 250, 250, 1), [[1000, 250, 250]]);
+    }
+
+    #[test]
+    fn senders_share_flows_and_segments_without_a_rest() {
+        let parts = split(1000, 250, 250, 4);
+        assert_eq!(
+            parts,
+            [
+                [1000, 62, 62],
+                [1062, 63, 63],
+                [1125, 62, 62],
+                [1187, 63, 63]
+            ]
+        );
+        let all = split(0, 1 << 15, 20_000_000, 3);
+        assert_eq!(all.iter().map(|part| part[1]).sum::<u32>(), 1 << 15);
+        assert_eq!(all.iter().map(|part| part[2]).sum::<u32>(), 20_000_000);
+    }
+
+    #[test]
+    fn a_sender_without_a_flow_leaves_its_segments_to_the_next() {
+        assert_eq!(split(7, 1, 5, 2), [[7, 1, 5]]);
+    }
 }

@@ -12,6 +12,7 @@ use aya::{
 };
 use lb_tests::{
     netns::Netns,
+    product::cpu,
     topology::{
         mac_of,
         path::{ENDS, NICS, Path},
@@ -117,8 +118,8 @@ impl Wire {
         self.programs.expect(&Stream { macs, ..stream }, &wanted)
     }
 
-    /// Sends so many segments of `length` bytes, with their Ethernet headers; the CPU time of the whole path for
-    /// one, in nanoseconds.
+    /// Sends so many segments of `length` bytes, with their Ethernet headers, on the second CPU; the CPU time of the
+    /// whole path for one, in nanoseconds.
     ///
     /// # Errors
     ///
@@ -131,20 +132,46 @@ impl Wire {
         length: usize,
         wanted: Came,
     ) -> Result<f64> {
+        let [_, cpu] = cpu::two()?;
         let before = self.programs.came()?;
         let (start, programs) = (self.start, &mut self.programs);
         let spent = path
             .wire
-            .inside(|| programs.run(program, start, segments, length))?
+            .inside(|| programs.run((program, start), cpu, (segments, length), || {}))?
             .with_context(|| format!("send {segments} segments"))?;
+        self.wait(&before, segments, wanted)?;
+        Ok(spent / f64::from(segments))
+    }
+
+    /// Sends by `work`, which gets the index of the port where a stream begins, in the namespace of the wire.
+    ///
+    /// # Errors
+    ///
+    /// As `work`, and when not exactly that came which should.
+    pub(crate) fn send_by<T: Send>(
+        &mut self,
+        path: &Path,
+        segments: u32,
+        wanted: Came,
+        work: impl FnOnce(u32) -> Result<T> + Send,
+    ) -> Result<T> {
+        let before = self.programs.came()?;
+        let start = self.start;
+        let done = path.wire.inside(|| work(start))??;
+        self.wait(&before, segments, wanted)?;
+        Ok(done)
+    }
+
+    /// Waits until exactly that has come which should.
+    fn wait(&mut self, before: &Came, segments: u32, wanted: Came) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let came = self.programs.came()?.since(&before);
+            let came = self.programs.came()?.since(before);
             if let Some((what, count)) = came.wrong().next() {
                 bail!("{count} {what} of {segments} segments");
             }
             if came == wanted {
-                return Ok(spent / f64::from(segments));
+                return Ok(());
             }
             // The last of them may be on their way.
             ensure!(
@@ -155,6 +182,11 @@ impl Wire {
             );
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// The MAC addresses of a stream, from the client to the load balancer.
+    pub(crate) const fn macs(&self) -> [u8; 12] {
+        self.macs
     }
 }
 

@@ -116,6 +116,14 @@ impl Goal {
         }
     }
 
+    /// A gain without a goal.
+    pub(crate) fn gain(what: impl Into<String>, measured: Option<Spread>) -> Self {
+        Self {
+            less_is_better: false,
+            ..Self::cost(what, measured)
+        }
+    }
+
     /// A cost without a goal.
     pub(crate) fn cost(what: impl Into<String>, measured: Option<Spread>) -> Self {
         Self {

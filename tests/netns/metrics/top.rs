@@ -79,6 +79,14 @@ impl Top {
         Ok(self.keys.flush()?)
     }
 
+    /// Ends it by a key.
+    fn quit(&mut self) -> Result<()> {
+        self.press("q")?;
+        let status = poll::until("the end of lb top", LIMIT, || Ok(self.script.try_wait()?))?;
+        assert_eq!(status.code(), Some(0));
+        Ok(())
+    }
+
     /// The lines of the screen.
     fn lines(&self) -> Vec<String> {
         let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,9 +185,7 @@ fn top_shows_what_there_is_and_leaves_the_terminal_as_it_was() -> Result<()> {
             .is_ok_and(|screen| screen.screen().alternate_screen()),
         "no screen of its own"
     );
-    top.press("q")?;
-    let status = poll::until("the end of lb top", LIMIT, || Ok(top.script.try_wait()?))?;
-    assert_eq!(status.code(), Some(0));
+    top.quit()?;
     thread::sleep(Duration::from_millis(100));
     let screen = top.screen.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor());
@@ -210,10 +216,11 @@ fn top_goes_on_with_events_over_a_kill() -> Result<()> {
     wait_for(&lb, &["up", "up"], LIMIT)?;
 
     top.shows_events_of(&lb)?;
+    top.quit()?;
     lb.down()
 }
 
-/// Without a terminal it says so, and a terminal that goes ends it.
+/// Without a terminal it says so, and one that goes ends it, whether or not there is a signal.
 #[privileged_test]
 fn top_needs_a_terminal() -> Result<()> {
     let topology = Topology::poc()?;
@@ -225,17 +232,19 @@ fn top_needs_a_terminal() -> Result<()> {
         said.stderr.contains("`lb top` needs a terminal"),
         "{said:?}"
     );
-    let mut top = Top::start(&topology, &lb)?;
-    top.row("ok:", &[])?;
-    let id = i32::try_from(top.script.id())?;
-    kill(Pid::from_raw(id), Signal::SIGTERM)?;
-    poll::until("the end of lb top", LIMIT, || {
-        Ok(top.script.try_wait()?.map(drop))
-    })?;
-    poll::until("no process of lb top", LIMIT, || {
-        let words = lb.line(&["top"])?.replace(' ', "\0");
-        Ok((!is_running(&words)?).then_some(()))
-    })?;
+    let words = lb.line(&["top"])?.replace(' ', "\0");
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut top = Top::start(&topology, &lb)?;
+        top.row("ok:", &[])?;
+        let id = i32::try_from(top.script.id())?;
+        kill(Pid::from_raw(id), signal)?;
+        poll::until("the end of script", LIMIT, || {
+            Ok(top.script.try_wait()?.map(drop))
+        })?;
+        poll::until(&format!("no process of lb top after {signal}"), LIMIT, || {
+            Ok((!is_running(&words)?).then_some(()))
+        })?;
+    }
     lb.down()
 }
 

@@ -11,14 +11,19 @@ mod tests;
 
 use std::{
     io::{self, IsTerminal as _},
+    os::fd::AsFd as _,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
 };
 use ratatui::{
     DefaultTerminal,
@@ -36,8 +41,6 @@ use super::{
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// A look may take so many parts of the time between looks.
 const IDLE_PARTS: u32 = 10;
-/// How long a key is waited for, before signals are looked at again.
-const KEY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shows it until the user quits; as JSON once, with the rates of a second.
 pub(super) fn show(show: &Show) -> Result<()> {
@@ -81,20 +84,23 @@ fn watch(
             .draw(|frame| draw(frame, state))
             .context("draw on the terminal")?;
         loop {
-            if signals.read_signal().context("read a signal")?.is_some() {
+            if is_over(signals, Duration::ZERO)? {
                 return Ok(());
             }
-            let left = next.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            if event::poll(left.min(KEY_INTERVAL)).context("wait for a key")? {
+            if event::poll(Duration::ZERO).context("look for a key")? {
                 match event::read().context("read a key")? {
                     Event::Key(key) if key.kind != KeyEventKind::Release && state.press(key) => {
                         return Ok(());
                     }
                     _ => break,
                 }
+            }
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            if is_over(signals, left)? {
+                return Ok(());
             }
         }
         if next <= Instant::now() {
@@ -106,4 +112,20 @@ fn watch(
             next = Instant::now() + LOOK_INTERVAL.max(begun.elapsed() * IDLE_PARTS);
         }
     }
+}
+
+/// Waits for a key or a resize, for `timeout` at most; whether a signal has come or the terminal is gone instead.
+///
+/// crossterm waits for nothing itself: from a terminal that has hung up it reads 0 bytes for ever.
+fn is_over(signals: &SignalFd, timeout: Duration) -> Result<bool> {
+    let keys = io::stdin();
+    let mut sources =
+        [signals.as_fd(), keys.as_fd()].map(|source| PollFd::new(source, PollFlags::POLLIN));
+    match poll(&mut sources, PollTimeout::try_from(timeout)?) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(error) => return Err(error).context("wait for a key"),
+    }
+    let [signal, key] = sources.map(|source| source.revents().unwrap_or(PollFlags::empty()));
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    Ok(!signal.is_empty() || key.intersects(gone))
 }

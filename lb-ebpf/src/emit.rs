@@ -10,18 +10,22 @@ use lb_common::{
 
 use crate::{frame::vlan, lookup::network_by_id, reject};
 
-/// Whether the frame may go on to the network with this id. Call it after the frame has a flow or policy has
+/// The network with this id, if the frame may go on to it. Call it after the frame has a flow or policy has
 /// admitted it, so that other senders cannot probe MTU and hops; and before the frame changes any flow state.
 #[inline(always)]
-pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<(), DropReason> {
-    let mtu = network_by_id(id)?.mtu;
+pub(crate) fn check<I: Ip>(
+    frame: &Frame<'_, I>,
+    id: u16,
+) -> Result<&'static Network, DropReason> {
+    let network = network_by_id(id)?;
+    let mtu = network.mtu;
     let mut size = u64::from(nat::check_size(frame.ip, mtu).is_err());
     // SAFETY: no instruction. The compiler would fold this test into those of the layer-4 header, on
     // registers that are not set on every way there.
     unsafe { core::arch::asm!("", inlateout("r1") size) };
     nat::check_hops(frame.ip)?;
     if size == 0 {
-        return Ok(());
+        return Ok(network);
     }
     reject::limits::note_mtu(mtu);
     Err(DropReason::TooBig)

@@ -204,8 +204,19 @@ pub(crate) struct NetworkRef {
 impl NetworkRef {
     #[inline(always)]
     pub(crate) fn of(id: u16) -> Result<Self, DropReason> {
-        let network = network_by_id(id)?;
-        Ok(Self { id, network })
+        Ok(Self::new(id, network_by_id(id)?))
+    }
+
+    /// A network that was looked up by this id.
+    #[inline(always)]
+    pub(crate) const fn new(id: u16, network: &'static Network) -> Self {
+        Self { id, network }
+    }
+
+    /// Its record.
+    #[inline(always)]
+    pub(crate) const fn record(self) -> &'static Network {
+        self.network
     }
 
     /// The same of an id that a subprogram has as argument.

@@ -6,7 +6,7 @@ pub(crate) mod redispatch;
 mod select;
 
 use lb_common::{
-    maps::{flow::FlowKey, network::Network, quota, service::Service},
+    maps::{backend::Backend, flow::FlowKey, network::Network, quota, service::Service},
     verdict::DropReason,
     wire::Frame,
 };
@@ -55,6 +55,9 @@ pub(crate) struct Opened {
     /// Generation of the entry.
     pub(crate) generation: u32,
     pub(crate) flow: NewFlow,
+    pub(crate) backend: &'static Backend,
+    /// The backend's.
+    pub(crate) network: NetworkRef,
 }
 
 /// select and allocate.
@@ -85,7 +88,7 @@ fn open<I: IpVersion>(
     budget::check(key.network, network, service)?;
     let (backend_id, backend) = select::select(service, key)?;
     budget::check_quota(key.network, quota::bank(backend.network, I::IS_IPV6))?;
-    emit::check(frame, backend.network)?;
+    let to = NetworkRef::new(backend.network, emit::check(frame, backend.network)?);
     if !lookup::is_current(key, service) {
         return Err(DropReason::FlowRace);
     }
@@ -99,7 +102,6 @@ fn open<I: IpVersion>(
         bytes: frame_bytes(frame),
     };
     let udp = key.protocol == IpProto::Udp as u16;
-    let to = NetworkRef::of(backend.network)?;
     let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow)?;
     if service.source_timeout() != 0 {
         affinity::lb_remember(entry.id);
@@ -108,5 +110,7 @@ fn open<I: IpVersion>(
         entry,
         generation,
         flow,
+        backend,
+        network: to,
     })
 }

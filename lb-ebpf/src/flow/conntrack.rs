@@ -4,8 +4,10 @@ use lb_common::{
     addr::Mac,
     conntrack::{self, Direction, FlowState, Segment, State},
     maps::{
+        backend::Backend,
         event::{FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
         flow::FlowKey,
+        network::Network,
     },
     verdict::DropReason,
     wire::{
@@ -59,7 +61,8 @@ pub(crate) fn was_ended(key: &FlowKey, ip: &impl IpVersion) -> bool {
 
 /// What a request belongs to.
 pub(crate) enum RequestFlow {
-    Flow(Hit),
+    /// With its backend, and the backend's network.
+    Flow(Hit, &'static Backend, &'static Network),
     /// The flow with this id, whose backend has not answered: it is a SYN for another one.
     Unanswered(u32),
     /// It needs a new flow.
@@ -68,7 +71,8 @@ pub(crate) enum RequestFlow {
 
 /// What a reply belongs to.
 pub(crate) enum ReplyFlow {
-    Flow(Hit),
+    /// With the client's network.
+    Flow(Hit, &'static Network),
     /// It is the backend's RST to the SYN of the flow with this id.
     Refusal(u32),
 }
@@ -112,7 +116,7 @@ pub(crate) fn request<I: IpVersion>(
     let next = BACKENDS
         .get(hit.backend_id)
         .ok_or(DropReason::RecordMissing)?;
-    emit::check(frame, next.network)?;
+    let network = emit::check(frame, next.network)?;
     if !I::IS_IPV6 && frame.is_tcp() && word.is_spliced() {
         segment = splice::as_backend(&entry, word, segment)?;
     }
@@ -123,7 +127,7 @@ pub(crate) fn request<I: IpVersion>(
     }
     traffic::count_request(&entry, frame_bytes(frame));
     finish(frame, &hit, closed, Direction::Request);
-    Ok(RequestFlow::Flow(hit))
+    Ok(RequestFlow::Flow(hit, next, network))
 }
 
 /// Whether answers to the client go to another station from now on, because of this packet. Nothing in a
@@ -143,11 +147,13 @@ fn is_late_syn(entry: &Entry, word: FlowState, sequence: u32) -> bool {
     conntrack::is_late_syn(word, sequence.wrapping_add(to_backend), ack_reply, idle)
 }
 
-/// The flow of a reply to the SNAT port of `id`.
+/// The flow of a reply to the SNAT port of this entry, whose word this is.
 #[inline(always)]
-pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<ReplyFlow, DropReason> {
-    let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
-    let word = entry.word();
+pub(crate) fn reply<I: IpVersion>(
+    frame: &Frame<'_, I>,
+    entry: Entry,
+    word: FlowState,
+) -> Result<ReplyFlow, DropReason> {
     if !word.translates() {
         return Err(DropReason::ReplyMismatch);
     }
@@ -159,10 +165,10 @@ pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Reply
     if !from_backend {
         return Err(DropReason::ReplyMismatch);
     }
-    emit::check(frame, hit.key.network)?;
+    let network = emit::check(frame, hit.key.network)?;
     let segment = segment(frame);
     if matches!(word.state(), State::New) && is_refusal(&entry, &segment) {
-        return Ok(ReplyFlow::Refusal(id));
+        return Ok(ReplyFlow::Refusal(entry.id));
     }
     let closed = advance(frame, &hit, word, Direction::Reply, segment)?;
     if closed.is_some() {
@@ -173,7 +179,7 @@ pub(crate) fn reply<I: IpVersion>(frame: &Frame<'_, I>, id: u32) -> Result<Reply
         true => traffic::count_spliced_reply(&entry, frame_bytes(frame), segment.payload),
     }
     finish(frame, &hit, closed, Direction::Reply);
-    Ok(ReplyFlow::Flow(hit))
+    Ok(ReplyFlow::Flow(hit, network))
 }
 
 /// Whether a segment refuses the SYN of a flow that is not answered, which may have another backend. Of a datagram

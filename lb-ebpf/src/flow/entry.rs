@@ -314,15 +314,15 @@ pub(crate) struct Hit {
     pub(crate) backend_port: Be16,
     pub(crate) backend_id: u32,
     pub(crate) client_mac: Mac,
-    /// Generation of the entry.
-    pub(crate) generation: u32,
+    /// The entry's word.
+    pub(crate) word: FlowState,
 }
 
 impl Hit {
     /// Whether no other flow has claimed the entry since it was read.
     #[inline(always)]
     pub(crate) fn still(&self) -> bool {
-        self.entry.word().generation() == self.generation
+        self.entry.word().generation() == self.word.generation()
     }
 
     /// The client of a flow of IPv6.
@@ -345,7 +345,7 @@ impl Hit {
             backend_port,
             backend_id,
             client_mac,
-            generation: word.generation(),
+            word,
         })
     }
 }

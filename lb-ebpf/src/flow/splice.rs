@@ -30,12 +30,6 @@ use crate::{
     subprogram::{Changed, Outcome, SpliceLeg},
 };
 
-/// Whether the flow with this id has a splice.
-#[inline(always)]
-pub(crate) fn is_of(flow_id: u32) -> bool {
-    Entry::at(flow_id).is_some_and(|entry| entry.word().is_spliced())
-}
-
 /// The splice of the flow whose word is this.
 #[inline(always)]
 fn of(entry: &Entry, word: FlowState) -> Option<&'static Splice> {
@@ -81,11 +75,14 @@ pub(crate) fn as_backend(
 /// has not yet acknowledged all that the socket sent, and the segment is a bare ACK. Notes when all is
 /// acknowledged.
 #[inline(always)]
-pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool, DropReason> {
-    let (Some(entry), L4::Tcp(tcp)) = (Entry::at(flow_id), frame.l4) else {
+pub(crate) fn is_for_socket(
+    frame: &Ipv4Frame<'_>,
+    entry: &Entry,
+    word: FlowState,
+) -> Result<bool, DropReason> {
+    let L4::Tcp(tcp) = frame.l4 else {
         return Ok(false);
     };
-    let word = entry.word();
     let is_either = word.is_local() || word.is_spliced() && word.translates();
     if !is_either || entry.backend() != (frame.ip.source.get(), tcp.source.get()) {
         return Ok(false);
@@ -94,14 +91,14 @@ pub(crate) fn is_for_socket(frame: &Ipv4Frame<'_>, flow_id: u32) -> Result<bool,
         entry.touch();
         return Ok(true);
     }
-    let splice = of(&entry, word).ok_or(DropReason::RecordMissing)?;
+    let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;
     if splice.state & DRAINED != 0 {
         return Ok(false);
     }
     let flags = tcp.flags.get();
     let ahead = tcp.acknowledgment.get().get().wrapping_sub(splice.sent_end) as i32;
     if flags & ACK != 0 && ahead >= 0 {
-        drained(&entry);
+        drained(entry);
         return Ok(false);
     }
     Ok(frame.payload == 0 && flags & (FIN | RST) == 0)

@@ -4,6 +4,7 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{
+        backend::Backend,
         flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
         network::{Address, KIND_VIP, Network},
@@ -21,15 +22,14 @@ use crate::{
     emit,
     flow::{
         conntrack::{self, ReplyFlow, RequestFlow},
-        entry::Hit,
+        entry::{Entry, Hit},
         index, rewrite,
         snat::snat_page,
         splice,
     },
     frame::{ip_options, xdp::Xdp},
     ip::v4::fragment,
-    lookup::{self, NetworkRef, network_by_id},
-    maps::BACKENDS,
+    lookup::{self, NetworkRef},
     new_flow,
     subprogram::{Next, Pair, SpliceLeg, whole},
 };
@@ -95,13 +95,14 @@ const fn ended(verdict: Verdict) -> Next {
 fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, from: NetworkRef) -> Result<Next, DropReason> {
     let key = FlowKey::of_request(frame, from.id);
     match conntrack::request(frame, &key)? {
-        RequestFlow::Flow(hit) => {
+        RequestFlow::Flow(hit, backend, network) => {
             let to = Destination {
                 flow_id: hit.entry.id,
-                is_new: false,
-                backend: hit.backend,
-                backend_port: hit.backend_port,
-                backend_id: hit.backend_id,
+                is_spliced: hit.word.is_spliced(),
+                address: hit.backend,
+                port: hit.backend_port,
+                backend,
+                network,
             };
             forward(ctx, frame, from, &to.onward()?)
         }
@@ -121,16 +122,18 @@ fn reply(
     from: NetworkRef,
     flow_id: u32,
 ) -> Result<Next, DropReason> {
-    if splice::is_for_socket(frame, flow_id)? {
+    let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
+    let word = entry.word();
+    if splice::is_for_socket(frame, &entry, word)? {
         return sockets::deliver_of_flow(ctx, frame, &from, flow_id).map(ended);
     }
-    let hit = match conntrack::reply(frame, flow_id)? {
-        ReplyFlow::Flow(hit) => hit,
-        ReplyFlow::Refusal(flow_id) => return Ok(Next::refused(flow_id)),
-    };
-    let onward = to_client(&hit)?;
-    ip_options::conceal(ctx, frame.ip);
-    forward(ctx, frame, from, &onward)
+    match conntrack::reply(frame, entry, word)? {
+        ReplyFlow::Flow(hit, network) => {
+            ip_options::conceal(ctx, frame.ip);
+            forward(ctx, frame, from, &to_client(&hit, network))
+        }
+        ReplyFlow::Refusal(flow_id) => Ok(Next::refused(flow_id)),
+    }
 }
 
 /// What is next for a packet that belongs to no flow, from the network `id` to a VIP there, as [`lb_flow`]: it opens
@@ -158,13 +161,14 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     if service.is_of_cell() {
         return to_shared_vip(ctx, &frame, network, key).map(ended);
     }
-    let new_flow::Opened { entry, flow, .. } = new_flow::begin(&frame, key, &network, &service)?;
+    let opened = new_flow::begin(&frame, key, &network, &service)?;
     let to = Destination {
-        flow_id: entry.id,
-        is_new: true,
-        backend: flow.backend,
-        backend_port: flow.backend_port,
-        backend_id: flow.backend_id,
+        flow_id: opened.entry.id,
+        is_spliced: false,
+        address: opened.flow.backend,
+        port: opened.flow.backend_port,
+        backend: opened.backend,
+        network: opened.network.record(),
     };
     forward(ctx, &frame, network, &to.onward()?)
 }
@@ -197,8 +201,7 @@ fn to_shared_vip(
 /// Where a packet of a flow goes.
 struct Onward<'a> {
     flow_id: u32,
-    /// One without a splice.
-    is_new: bool,
+    is_spliced: bool,
     /// One of `maps::fragment`'s.
     direction: u16,
     translation: Translation,
@@ -210,42 +213,42 @@ struct Onward<'a> {
 /// The backend of a flow.
 struct Destination {
     flow_id: u32,
-    is_new: bool,
-    backend: Be32,
-    backend_port: Be16,
-    backend_id: u32,
+    is_spliced: bool,
+    address: Be32,
+    port: Be16,
+    backend: &'static Backend,
+    network: &'static Network,
 }
 
 impl Destination {
     #[inline(always)]
     fn onward(self) -> Result<Onward<'static>, DropReason> {
-        let Self { flow_id, .. } = self;
-        let backend = BACKENDS
-            .get(self.backend_id)
-            .ok_or(DropReason::RecordMissing)?;
+        let Self {
+            flow_id, backend, ..
+        } = self;
         let page = snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
         Ok(Onward {
             flow_id,
-            is_new: self.is_new,
+            is_spliced: self.is_spliced,
             direction: FROM_CLIENT,
             translation: Translation {
                 source: page.address,
-                destination: self.backend,
+                destination: self.address,
                 source_port: Be16::new(page.port(flow_id)),
-                destination_port: self.backend_port,
+                destination_port: self.port,
             },
             network_id: backend.network,
-            network: network_by_id(backend.network)?,
+            network: self.network,
             next_hop: &backend.next_hop,
         })
     }
 }
 
 #[inline(always)]
-fn to_client(hit: &Hit) -> Result<Onward<'_>, DropReason> {
-    Ok(Onward {
+const fn to_client<'a>(hit: &'a Hit, network: &'static Network) -> Onward<'a> {
+    Onward {
         flow_id: hit.entry.id,
-        is_new: false,
+        is_spliced: hit.word.is_spliced(),
         direction: FROM_BACKEND,
         translation: Translation {
             source: hit.key.vip,
@@ -254,9 +257,9 @@ fn to_client(hit: &Hit) -> Result<Onward<'_>, DropReason> {
             destination_port: hit.key.client_port,
         },
         network_id: hit.key.network,
-        network: network_by_id(hit.key.network)?,
+        network,
         next_hop: &hit.client_mac,
-    })
+    }
 }
 
 /// rewrite -> emit; or, where the flow is spliced, rewrite, and the splice is next.
@@ -270,7 +273,7 @@ fn forward(
     fragment::identify(ctx, frame.ip, from.id, to.flow_id, to.direction);
     let is_open = rewrite::rewrite(ctx, frame, &to.translation, &from, to.network)?;
     nat::address_frame(frame.ethernet, to.network.mac, *to.next_hop);
-    if !to.is_new && splice::is_of(to.flow_id) {
+    if to.is_spliced {
         let leg = SpliceLeg::new(to.network_id, to.direction, is_open);
         return Ok(Next::splice(to.flow_id, leg));
     }

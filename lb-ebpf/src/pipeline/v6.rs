@@ -21,7 +21,7 @@ use crate::{
     emit,
     flow::{
         conntrack::{self, ReplyFlow, RequestFlow},
-        entry::Hit,
+        entry::{Entry, Hit},
     },
     frame::xdp::Xdp,
     ip::{
@@ -114,10 +114,7 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next, Dr
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let (_, port) = frame.l4.ports();
     match address.flow_id(port.get()) {
-        Some(flow_id) => match conntrack::reply(&frame, flow_id)? {
-            ReplyFlow::Flow(hit) => Ok(rewrite_next(&hit, FROM_BACKEND)),
-            ReplyFlow::Refusal(flow_id) => Ok(Next::refused(flow_id)),
-        },
+        Some(flow_id) => reply(&frame, flow_id),
         None if address.kind & KIND_VIP != 0 => request(&frame, label, id),
         None => {
             let peer =
@@ -129,12 +126,22 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next, Dr
     }
 }
 
+/// Backend to SNAT port.
+#[inline(always)]
+fn reply(frame: &Ipv6Frame<'_>, flow_id: u32) -> Result<Next, DropReason> {
+    let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
+    Ok(match conntrack::reply(frame, entry, entry.word())? {
+        ReplyFlow::Flow(hit, _) => rewrite_next(&hit, FROM_BACKEND),
+        ReplyFlow::Refusal(flow_id) => Next::refused(flow_id),
+    })
+}
+
 /// Client to VIP.
 #[inline(always)]
 fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<Next, DropReason> {
     let key = version::key(frame, vip, id).ok_or(DropReason::RecordMissing)?;
     Ok(match conntrack::request(frame, &key)? {
-        RequestFlow::Flow(hit) => rewrite_next(&hit, FROM_CLIENT),
+        RequestFlow::Flow(hit, ..) => rewrite_next(&hit, FROM_CLIENT),
         RequestFlow::Unanswered(flow_id) => Next::unanswered(flow_id),
         RequestFlow::New => Next::NEW_FLOW,
     })
@@ -142,7 +149,7 @@ fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<Next, DropReason
 
 #[inline(always)]
 fn rewrite_next(hit: &Hit, direction: u16) -> Next {
-    Next::rewrite(hit.entry.id, RewriteLeg::new(hit.generation, direction))
+    Next::rewrite(hit.entry.id, RewriteLeg::new(hit.word.generation(), direction))
 }
 
 /// What is next for a packet that belongs to no flow, to the VIP with this label, as [`lb_flow6`]: it opens one.
@@ -204,7 +211,7 @@ fn forward(
 ) -> Result<Verdict, DropReason> {
     let from = NetworkRef::of(id)?;
     let hit = conntrack::by_id(flow_id).ok_or(DropReason::FlowRace)?;
-    if hit.generation != leg.generation() {
+    if hit.word.generation() != leg.generation() {
         return Err(DropReason::FlowRace);
     }
     let direction = leg.direction();

@@ -22,6 +22,16 @@ pub fn peak(pid: u32) -> Result<u64> {
     read(pid, "VmHWM:")
 }
 
+/// What it has now of files and of the maps of the data plane: those are the kernel's, which has them without the process,
+/// too.
+///
+/// # Errors
+///
+/// As for [`now`].
+pub fn mapped(pid: u32) -> Result<u64> {
+    Ok(read(pid, "RssFile:")? + read(pid, "RssShmem:")?)
+}
+
 /// Makes what it has now the most that it has had.
 ///
 /// # Errors

@@ -241,9 +241,11 @@ fn top_needs_a_terminal() -> Result<()> {
         poll::until("the end of script", LIMIT, || {
             Ok(top.script.try_wait()?.map(drop))
         })?;
-        poll::until(&format!("no process of lb top after {signal}"), LIMIT, || {
-            Ok((!is_running(&words)?).then_some(()))
-        })?;
+        poll::until(
+            &format!("no process of lb top after {signal}"),
+            LIMIT,
+            || Ok((!is_running(&words)?).then_some(())),
+        )?;
     }
     lb.down()
 }

@@ -69,6 +69,10 @@ fn count(came: Came) {
 }
 
 /// The packet in the frame, if it is one of this kind.
+#[expect(
+    clippy::mut_from_ref,
+    reason = "the memory is the frame's, and none of the context's"
+)]
 #[inline(always)]
 fn packet<P: Packet>(ctx: &XdpContext) -> Option<&mut P> {
     let frame = header::<P>(ctx)?;

@@ -24,8 +24,7 @@ pub(crate) const ROOM: u32 = 2 * (SNAT + SNAT6) as u32 * FLOWS_PER_ADDRESS as u3
 /// Of those by IPv4 in each network.
 pub(crate) const ROOM4: u32 = SNAT as u32 * FLOWS_PER_ADDRESS as u32;
 
-/// Two services, each with a network of backends behind it, by TCP, UDP, and by IPv6: a network has room for 16 SNAT
-/// addresses of 56,320 flows each.
+/// Two services, each with a network of backends behind it, by TCP, UDP, and by IPv6.
 pub(crate) fn lb() -> Config {
     let config = Config::new().network("tenant", |network| {
         on_link(network, "tenant", 0)

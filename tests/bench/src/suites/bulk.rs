@@ -151,7 +151,7 @@ impl Long {
             let least = ratios.into_iter().flatten();
             Goal::new(
                 format!("bulk per core, lb / the better form of HAProxy, {streams}"),
-                [3.0, 3.8],
+                [4.0, 5.0],
                 least.min_by(|one, other| one.median.total_cmp(&other.median)),
             )
         });

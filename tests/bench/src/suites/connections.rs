@@ -59,7 +59,7 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
         goals: vec![
             Goal::new(
                 "connections per second of CPU, lb / HAProxy",
-                [1.5, 1.7],
+                [1.6, 1.7],
                 short.cpu.ratio("lb", "HAProxy", 0),
             ),
             short.slowest_handshakes("lb", "HAProxy"),

@@ -74,7 +74,7 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
             short.slowest_handshakes(Way::LbShared.name(), Way::HaproxyName.name()),
             Goal::new(
                 "bulk per core, lb after a hand-over / lb, 8 streams",
-                [0.9, 0.98],
+                [0.95, 1.0],
                 bulk.own.ratio(Way::LbShared.name(), Way::Lb.name(), 1),
             ),
         ],

@@ -54,7 +54,7 @@ impl Lines {
         self.set(places.lines[0], line);
     }
 
-    /// In which of a key's two lines a flow stands, as often as it does.
+    /// In which of a key's lines a flow stands, as often as it does.
     fn found(&self, key: &FlowKey, id: u32) -> Vec<usize> {
         let places = self.places(key);
         let word = places.word(id).raw();
@@ -64,7 +64,7 @@ impl Lines {
                 .filter(move |found| *found == word)
                 .map(move |_| at)
         };
-        [0, 1].into_iter().flat_map(of_line).collect()
+        [0, 1, 2].into_iter().flat_map(of_line).collect()
     }
 }
 
@@ -182,7 +182,7 @@ fn a_line_full_of_words_of_no_flow_has_room() {
     let mut lb = DataPlane::new(CONFIG);
     let key = key(&lb, CLIENT_A);
     let mut lines = Lines::of(&lb);
-    let free = |place: usize| Places::new((place as u64) << 3, 2).word(DataPlane::flow_id(1040));
+    let free = |place: usize| Places::new((place as u64) << 3, 2, 2).word(DataPlane::flow_id(1040));
     let line: FlowLine = std::array::from_fn(|place| free(place).raw());
     for number in lines.places(&key).lines {
         lines.set(number, line);
@@ -202,15 +202,22 @@ fn fill(lb: &mut DataPlane, lines: &mut Lines, numbers: &[usize]) {
     }
 }
 
-/// A flow whose first line is full stands in its second one, from its first packet until its id is another's.
+/// A flow whose first line is full stands in its second one, and where that is full in its third one, from its first packet
+/// until its id is another's.
 #[privileged_test]
-fn a_flow_whose_line_is_full_stands_in_its_other_one() {
+fn a_flow_whose_line_is_full_stands_in_another_one() {
+    stands_behind(&[0]);
+    stands_behind(&[0, 1]);
+}
+
+fn stands_behind(full: &[usize]) {
     let mut lb = DataPlane::new(CONFIG);
     let mut lines = Lines::of(&lb);
-    fill(&mut lb, &mut lines, &[0]);
+    fill(&mut lb, &mut lines, full);
+    let place = full.len();
     let (key, id) = (key(&lb, CLIENT_A), DataPlane::flow_id(1025));
     establish(&mut lb, CLIENT_A, 1025);
-    assert_eq!(lines.found(&key, id), [1]);
+    assert_eq!(lines.found(&key, id), [place]);
     let data = request(CLIENT_A, API, ACK_ONLY).numbers(CLIENT_ISN + 1, BACKEND_ISN + 1);
     forwarded(&mut lb, Port::Tenant, &data.payload(b"more"));
     let reset = request(CLIENT_A, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
@@ -220,7 +227,7 @@ fn a_flow_whose_line_is_full_stands_in_its_other_one() {
     lines.set(first, FlowLine::default());
     establish(&mut lb, CLIENT_A, 1026);
     assert!(lines.found(&key, id).is_empty());
-    assert_eq!(lines.found(&key, DataPlane::flow_id(1026)), [1]);
+    assert_eq!(lines.found(&key, DataPlane::flow_id(1026)), [place]);
 }
 
 /// Without room in the index a new flow is withdrawn: its id goes back, its entry is no flow's, and established flows
@@ -229,7 +236,7 @@ fn a_flow_whose_line_is_full_stands_in_its_other_one() {
 fn without_room_in_the_index_no_id_is_lost() {
     let mut lb = DataPlane::new(CONFIG);
     let mut lines = Lines::of(&lb);
-    fill(&mut lb, &mut lines, &[0, 1]);
+    fill(&mut lb, &mut lines, &[0, 1, 2]);
     let full = lines
         .places(&key(&lb, CLIENT_A))
         .lines

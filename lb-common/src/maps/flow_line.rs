@@ -1,10 +1,12 @@
 //! The request index: lines of tagged flow ids.
 //!
-//! A key has two lines of 16 words. A word is nine bits of the key's hash above the id of its flow; the tuple stands in the
+//! A key has three lines of 16 words. A word is nine bits of the key's hash above the id of its flow; the tuple stands in the
 //! flow's entry alone, so a word is a hint, and what it leads to is always verified. Words change by compare-and-swap:
 //! data plane and userspace write the same lines, and nothing is locked.
 //!
-//! A key goes into its second line only where the first is full: one of 14,000, where there are all flows that there may be.
+//! The first line of a key is among the few in front, which a processor keeps near it: with up to some ten thousand flows a request
+//! waits for one distant line, that of the entry, and not for two. The other two are anywhere. A key goes into a line only
+//! where those before it are full: into its last one of 14,000, where there are all flows that there may be.
 //! What is left over, by a process that ended between two steps or a swap that was lost, leads nowhere, and its place is
 //! taken by the next flow of the line.
 
@@ -18,8 +20,10 @@ pod_struct! {
     pub struct LineKey {
         /// The key of the hash.
         pub secret: HashKey,
-        /// How many lines there are, a power of two from 2 on.
-        pub lines: u64,
+        /// How many lines there are behind those in front.
+        pub behind: u64,
+        /// How many there are in front, a power of two.
+        pub front: u64,
     }
 }
 
@@ -27,31 +31,54 @@ pod_struct! {
 pub type FlowLine = [u32; WORDS as usize];
 
 impl LineKey {
+    /// The key of a table of so many flows.
+    pub const fn new(secret: HashKey, flows: u32) -> Self {
+        let behind = behind(flows);
+        Self {
+            secret,
+            behind: behind as u64,
+            front: front(behind) as u64,
+        }
+    }
+
     /// Where the flow of a key may stand.
     #[inline(always)]
     pub const fn places(&self, key: PackedKey) -> Places {
-        Places::new(
-            self.secret.tuple_bits(key),
-            (self.lines & 0xffff_ffff) as u32,
-        )
+        Places::new(self.secret.tuple_bits(key), self.behind, self.front)
     }
 }
 
-/// How many lines there are for so many flows: five to a line at most, of which one in 14,000 stands in its second line, and
-/// one of 10^8 has no place.
+/// How many lines there are for so many flows.
 pub const fn lines(flows: u32) -> u32 {
-    let lines = flows.div_ceil(5).next_power_of_two();
+    let behind = behind(flows);
+    behind + front(behind)
+}
+
+/// Those behind: of flows of which there are five to a line one in 14,000 finds its line full, and one of 10^8 both.
+const fn behind(flows: u32) -> u32 {
+    let lines = flows.div_ceil(5);
     if lines < 2 { 2 } else { lines }
 }
 
+/// Those in front, a power of two.
+const fn front(behind: u32) -> u32 {
+    if behind < MAX_FRONT {
+        1 << behind.ilog2()
+    } else {
+        MAX_FRONT
+    }
+}
+
+/// Most lines in front: 256 KiB.
+const MAX_FRONT: u32 = 4096;
+/// Lines of a key.
+const CHOICES: usize = 3;
 /// Words of a line: 64 bytes, one cache line.
 pub const WORDS: u32 = 16;
 /// Bits of an id: 128 SNAT addresses of 56,320 ports, and a few.
 const ID_BITS: u32 = 23;
 const ID_MASK: u32 = (1 << ID_BITS) - 1;
 const TAG_BITS: u32 = 32 - ID_BITS;
-/// Odd, so that the two lines of a key are never the same one.
-const SPREAD: u32 = 0x9e37_79b1;
 
 /// A word of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,40 +102,45 @@ impl TaggedId {
     pub const fn id(self) -> u32 {
         self.0 & ID_MASK
     }
-
-    const fn tag(self) -> u32 {
-        self.0 >> ID_BITS
-    }
 }
 
 /// Where a key may stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Its lines; never the same one twice.
-    pub lines: [u32; 2],
+    /// Its lines.
+    pub lines: [u32; CHOICES],
+    /// The tag, where a word has it.
     tag: u32,
 }
 
 impl Places {
-    /// By 64 bits of a hash of the key that clients do not foresee, in so many lines, a power of two from 2 on.
-    pub const fn new(hash: u64, lines: u32) -> Self {
-        let mask = lines.wrapping_sub(1);
+    /// By 64 bits of a hash of the key that clients do not foresee, in so many lines as [`LineKey`] has.
+    #[inline(always)]
+    pub const fn new(hash: u64, behind: u64, front: u64) -> Self {
         let tag = (hash & ((1 << TAG_BITS) - 1)) as u32;
-        let first = (hash >> 32) as u32 & mask;
-        let second = first ^ ((tag | 1).wrapping_mul(SPREAD) & mask);
+        let (high, low) = (hash >> 32, hash & 0xffff_ffff);
+        let near = (hash >> TAG_BITS) & front.wrapping_sub(1);
+        // A half of the hash as a fraction of the lines.
+        let (first, second) = ((high * behind) >> 32, (low * behind) >> 32);
         Self {
-            lines: [first, second],
-            tag,
+            lines: [
+                (near & 0xffff_ffff) as u32,
+                ((front + first) & 0xffff_ffff) as u32,
+                ((front + second) & 0xffff_ffff) as u32,
+            ],
+            tag: tag << ID_BITS,
         }
     }
 
     /// The word of a flow of the key.
     pub const fn word(self, id: u32) -> TaggedId {
-        TaggedId(self.tag << ID_BITS | id & ID_MASK)
+        TaggedId(self.tag | id & ID_MASK)
     }
 
-    const fn may_be(self, word: TaggedId) -> bool {
-        word.id() != 0 && word.tag() == self.tag
+    /// The id in a word that may be the key's; 0 or beyond all ids in one that is not.
+    #[inline(always)]
+    const fn id(self, word: TaggedId) -> u32 {
+        word.0 ^ self.tag
     }
 }
 
@@ -154,9 +186,10 @@ pub fn find(lines: &impl Lines, places: Places, is_flow: impl Fn(u32) -> bool) -
             continue;
         };
         for place in 0..WORDS {
-            let word = line.load(place);
-            if places.may_be(word) && is_flow(word.id()) {
-                return Some(word.id());
+            let id = places.id(line.load(place));
+            // Of most words the tag is another one's: one comparison.
+            if id <= ID_MASK && id != 0 && is_flow(id) {
+                return Some(id);
             }
         }
     }
@@ -173,7 +206,8 @@ pub trait Index {
     fn put(&self, word: TaggedId) -> bool;
 }
 
-/// Makes a published flow findable.
+/// Makes a published flow findable. Of two of a key that come at once a request may find either, until the one that
+/// is refused is out again.
 ///
 /// # Errors
 ///

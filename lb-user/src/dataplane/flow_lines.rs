@@ -14,6 +14,7 @@ use aya::maps::{Array, Map, MapData};
 use lb_common::{
     conntrack::State,
     maps::{
+        addr6::HashKey,
         flow::FlowKey,
         flow_line::{
             self, FlowLine, Index, Indexed, Line, LineKey, Lines, NotIndexed, Places, TaggedId,
@@ -61,15 +62,13 @@ impl FlowLines {
         if self.keys.get(&0, 0)? != LineKey::default() {
             return Ok(());
         }
-        let mut key = LineKey {
-            lines: self.lines.len().into(),
-            ..LineKey::default()
-        };
-        for word in &mut key.secret.0 {
+        let mut secret = HashKey([0; 5]);
+        for word in &mut secret.0 {
             let mut bytes = [0; 8];
             random(&mut bytes)?;
             *word = u64::from_ne_bytes(bytes);
         }
+        let key = LineKey::new(secret, self.flows.entries());
         Ok(self.keys.set(0, &key, 0)?)
     }
 

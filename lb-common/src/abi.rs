@@ -33,5 +33,6 @@
 ///   The backends that clients have had, a map of its own; for how long, above the flags of a service, which an older data
 ///   plane does not look at; the pool and the backends with a share behind the shares of a table.
 /// - 7: the request index in lines of tagged ids, FLOW_LINES with a key of their own, in the place of FLOW_INDEX; splices of
-///   64 bytes by numbers, BINDINGS by flow id, and the names in a map of their own; more SNAT addresses in the record of a network.
+///   64 bytes by numbers, BINDINGS by flow id, and the names in a map of their own; more SNAT addresses in the record of a
+///   network; DOORS, one look-up for network and address.
 pub const ABI_VERSION: u32 = 7;

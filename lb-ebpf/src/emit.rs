@@ -13,10 +13,7 @@ use crate::{frame::vlan, lookup::network_by_id, reject};
 /// The network with this id, if the frame may go on to it. Call it after the frame has a flow or policy has
 /// admitted it, so that other senders cannot probe MTU and hops; and before the frame changes any flow state.
 #[inline(always)]
-pub(crate) fn check<I: Ip>(
-    frame: &Frame<'_, I>,
-    id: u16,
-) -> Result<&'static Network, DropReason> {
+pub(crate) fn check<I: Ip>(frame: &Frame<'_, I>, id: u16) -> Result<&'static Network, DropReason> {
     let network = network_by_id(id)?;
     let mtu = network.mtu;
     let mut size = u64::from(nat::check_size(frame.ip, mtu).is_err());

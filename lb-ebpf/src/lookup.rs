@@ -34,7 +34,13 @@ pub(crate) fn network(ifindex: u32, vlan: u16) -> Option<(u16, &'static Network)
     // SAFETY: the value is a plain integer, and read at once: the memory of a removed key is another one's by then
     // only in a plan that moves networks, see `moved` of the control plane.
     let id = *unsafe { NETWORK_IDS.get(&key) }?;
-    Some((id as u16, NETWORKS.get(id)?))
+    network_with(id as u16)
+}
+
+/// The network with this id, and the id.
+#[inline(always)]
+pub(crate) fn network_with(id: u16) -> Option<(u16, &'static Network)> {
+    Some((id, NETWORKS.get(id.into())?))
 }
 
 /// What `address` is in `network`: a VIP, a SNAT address, or none of ours.

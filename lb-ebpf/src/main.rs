@@ -19,6 +19,7 @@
 mod cell;
 mod count;
 mod counts;
+mod door;
 mod drop_sample;
 mod emit;
 mod flow;

@@ -17,6 +17,7 @@ use lb_common::{
         backend_answers::BackendAnswers,
         cell_peer::PeerKey,
         counts::{self, Record},
+        door::{DOOR_LINES, DoorLine},
         drop_sample::{self, Sample},
         event::{BUFFER_BYTES, FlowEvent},
         flow::Flow,
@@ -49,6 +50,9 @@ pub(crate) static NETWORKS: Array<Network, { MAX_NETWORKS as usize }> = Array::n
 #[btf_map]
 pub(crate) static ADDRESSES: HashMap<AddressKey, Address, { MAX_ADDRESSES as usize }> =
     HashMap::new();
+#[btf_map]
+pub(crate) static DOORS: Array<DoorLine, { DOOR_LINES as usize }, { BPF_F_MMAPABLE as usize }> =
+    Array::new();
 #[btf_map]
 pub(crate) static LOCAL_PEERS: HashMap<PeerKey, u32, { DEFAULT_BACKENDS as usize }> =
     HashMap::new();

@@ -6,7 +6,7 @@ mod v6;
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
-    maps::network::{Address, Network},
+    maps::network::Network,
     verdict::{DropReason, Hook, Verdict},
     wire::{
         self, Packet, Tag, Tagging,
@@ -17,13 +17,13 @@ use lb_common::{
 use network_types::{eth::EtherType, ip::IpProto};
 
 use crate::{
-    count,
+    count, door,
     flow::splice,
     frame::{ip_options, vlan, xdp::Xdp},
     ip, lookup,
     new_flow::{policy, redispatch},
     reject, stopped,
-    subprogram::{Next, Next6, Outcome, Pair, Stage6, Step, Step6},
+    subprogram::{FoundDoor, Next, Next6, Outcome, Stage6, Step, Step6},
 };
 
 /// `lb_nic`.
@@ -44,6 +44,8 @@ pub(crate) fn nic(ctx: &XdpContext) -> u32 {
 struct Ingress {
     id: u16,
     network: &'static Network,
+    /// What the destination of a packet of IPv4 is, as far as a door says so.
+    door: FoundDoor,
     /// The tag that was taken off, if there was one.
     tag: Tag,
     is_tagged: bool,
@@ -64,7 +66,11 @@ fn classify(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
         Tagging::Foreign => return Err((0, None)),
     };
     let vlan = tag.vlan();
-    let found = lookup::network(ctx.ingress_ifindex() as u32, vlan);
+    let door = FoundDoor::from_raw(door::lb_door(ctx.ctx, is_tagged.into(), vlan.into()));
+    let found = match door.network() {
+        Some(id) => lookup::network_with(id),
+        None => lookup::network(ctx.ingress_ifindex() as u32, vlan),
+    };
     if stacked && (vlan == 0 || found.is_some_and(|(_, network)| network.is_tenant())) {
         let id = found.map_or(0, |(id, _)| id);
         return Err((id, Some(DropReason::StackedTag)));
@@ -87,6 +93,7 @@ fn classify(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
     Ok(Ingress {
         id,
         network,
+        door,
         tag,
         is_tagged,
     })
@@ -95,7 +102,7 @@ fn classify(ctx: &XdpContext) -> Result<Ingress, (u16, Option<DropReason>)> {
 /// What happens to a frame for us. One that passes gets its tag back.
 #[inline(always)]
 fn inside(ctx: &XdpContext, ingress: &Ingress) -> Result<Verdict, DropReason> {
-    let verdict = frame(ctx, &Xdp::new(ctx), ingress.id, ingress.network)?;
+    let verdict = frame(ctx, &Xdp::new(ctx), ingress)?;
     if matches!(verdict, Verdict::Passed) && ingress.is_tagged {
         vlan::put_on(ctx, ingress.tag)?;
     }
@@ -104,11 +111,12 @@ fn inside(ctx: &XdpContext, ingress: &Ingress) -> Result<Verdict, DropReason> {
 
 /// Which layer-3 protocol.
 #[inline(always)]
-fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verdict, DropReason> {
+fn frame(ctx: &XdpContext, xdp: &Xdp, ingress: &Ingress) -> Result<Verdict, DropReason> {
+    let Ingress { id, network, .. } = *ingress;
     let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
     let ethertype = ethernet.ethertype.get().raw();
     if ethertype == EtherType::Ipv4 as u16 {
-        ipv4(ctx, xdp, id, network, ethernet)
+        ipv4(ctx, xdp, ingress, ethernet)
     } else if ethertype == EtherType::Ipv6 as u16 {
         ipv6(ctx, id)
     } else if ethertype == EtherType::Arp as u16 {
@@ -125,10 +133,10 @@ fn frame(ctx: &XdpContext, xdp: &Xdp, id: u16, network: &Network) -> Result<Verd
 fn ipv4(
     ctx: &XdpContext,
     xdp: &Xdp,
-    id: u16,
-    network: &Network,
+    ingress: &Ingress,
     ethernet: &Ethernet,
 ) -> Result<Verdict, DropReason> {
+    let Ingress { id, network, .. } = *ingress;
     if ethernet.destination.get().is_group() {
         return if network.is_tenant() {
             Err(DropReason::GroupAddress)
@@ -139,9 +147,9 @@ fn ipv4(
     let ip: &Ipv4 = xdp
         .header(size_of::<Ethernet>())
         .ok_or(DropReason::Malformed)?;
-    let Some(address) = lookup::address(id, ip.destination.get()) else {
+    if ingress.door == FoundDoor::NONE && lookup::address(id, ip.destination.get()).is_none() {
         return policy::not_for_us(network, ip);
-    };
+    }
     if network.is_stopped() {
         let flags = u32::from(network.flags);
         return Outcome::from_raw(stopped::lb_stopped(ctx.ctx, u32::from(id), flags)).result();
@@ -155,16 +163,15 @@ fn ipv4(
     if ip.protocol.get() == IpProto::Icmp as u8 {
         return Outcome::from_raw(ip::v4::icmp::lb_icmp(ctx.ctx, u32::from(id))).result();
     }
-    forward(ctx, id, address)
+    forward(ctx, id, ingress.door)
 }
 
-/// TCP or UDP to `address`, one of ours in the network `id`: conntrack -> rewrite -> emit; between them, for a packet
+/// TCP or UDP to one of our addresses in the network `id`, behind this door: conntrack -> rewrite -> emit; between them, for a packet
 /// of no flow, lookup -> policy -> select -> allocate; and behind them, for a flow that was handed over, the splice.
 #[inline(always)]
-fn forward(ctx: &XdpContext, id: u16, address: &Address) -> Result<Verdict, DropReason> {
+fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropReason> {
     let (ctx, id) = (ctx.ctx, u32::from(id));
-    let ports = Pair::new(address.first_port, address.count).raw();
-    let mut next = settle(|| v4::lb_flow(ctx, id, address.kind, address.base, ports));
+    let mut next = settle(|| v4::lb_flow(ctx, id, door.raw()));
     if let Step::NewFlow = next.step() {
         next = Next::from_raw(v4::lb_open(ctx, id));
     }

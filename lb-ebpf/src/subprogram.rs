@@ -7,6 +7,7 @@
 //! here, and nowhere else are numbers packed for a call; `raw` and `from_raw` are its way through it.
 
 mod claim;
+mod door;
 mod ipv6;
 mod next;
 mod segment;
@@ -15,6 +16,7 @@ use lb_common::verdict::{DropReason, Verdict};
 
 pub(crate) use self::{
     claim::{BackendPort, Claimed, Earlier, SnatRange},
+    door::FoundDoor,
     ipv6::{Ends6, Next6, Stage6, Step6, Walked},
     next::{Next, RewriteLeg, SpliceLeg, Step},
     segment::{Advanced, Changed, FlowChange, Judgement, SegmentBits},

@@ -61,6 +61,9 @@ fn remove_listener(lb: &mut DataPlane) {
 
 fn remove_vip(lb: &mut DataPlane) {
     let key = AddressKey::new(VIP.into(), network(lb));
+    lb.maps
+        .doors
+        .close(|door, _| door.destination == key.address);
     lb.maps.addresses.remove(&key).expect("the VIP");
     remove_listener(lb);
 }

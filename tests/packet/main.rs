@@ -20,6 +20,7 @@ mod budget;
 mod close;
 mod counts;
 mod cut;
+mod door;
 mod drop;
 mod ended;
 mod enter;

@@ -9,6 +9,7 @@ use super::{
     backend_answers::BackendAnswers,
     cell_peer::PeerKey,
     counts,
+    door::{DOOR_LINES, DoorLine},
     drop_sample::{self, Sample},
     event::{BUFFER_BYTES, FlowEvent},
     flow::Flow,
@@ -94,7 +95,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 43] = [
+pub const MAPS: [MapDeclaration; 44] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -108,6 +109,13 @@ pub const MAPS: [MapDeclaration; 43] = [
         .holds(
             "network, address",
             "VIP, SNAT with its id range, or both; a cell's link-local address",
+        )
+        .used(USER, XDP),
+    array::<DoorLine>("DOORS", Fixed(DOOR_LINES))
+        .mapped()
+        .holds(
+            "line of an interface, VLAN and IPv4 destination",
+            "two of these, with network id and address: what both maps before say, in one look-up",
         )
         .used(USER, XDP),
     hash::<PeerKey, u32>("LOCAL_PEERS", Limited("2 × `backends`"))
@@ -176,9 +184,9 @@ pub const MAPS: [MapDeclaration; 43] = [
             "XDP; filled, and at a start completed, by user",
             "XDP; for sockets, user",
         ),
-    array::<FlowLine>("FLOW_LINES", Limited("a fifth of `FLOWS`, up to the next power of two"))
+    array::<FlowLine>("FLOW_LINES", Limited("a fifth of `FLOWS`, and up to 4096 in front"))
         .mapped()
-        .holds("line of a request tuple, of two", "16 flow ids with tags of their tuples")
+        .holds("line of a request tuple, of three", "16 flow ids with tags of their tuples")
         .used(
             "XDP; user, of what is handed over, and to forget a closed flow",
             BOTH,

@@ -10,6 +10,7 @@ pub mod cell_peer;
 pub mod counts;
 #[cfg(feature = "user")]
 pub mod declarations;
+pub mod door;
 pub mod drop_sample;
 pub mod event;
 pub mod flow;

@@ -7,7 +7,7 @@ use lb_common::{
         backend::Backend,
         flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
-        network::{Address, KIND_VIP, Network},
+        network::{KIND_VIP, Network},
     },
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
@@ -19,7 +19,7 @@ use crate::{
         enter::{self, Addresses},
         sockets,
     },
-    emit,
+    door, emit,
     flow::{
         conntrack::{self, ReplyFlow, RequestFlow},
         entry::{Entry, Hit},
@@ -31,29 +31,15 @@ use crate::{
     ip::v4::fragment,
     lookup::{self, NetworkRef},
     new_flow,
-    subprogram::{Next, Pair, SpliceLeg, whole},
+    subprogram::{FoundDoor, Next, SpliceLeg, whole},
 };
 
-/// What is next for a packet to one of our addresses in the network `id`, as [`Next`] with a [`SpliceLeg`]. `kind`,
-/// `base`, and `ports` (a [`Pair`]: the first, and how many) are those of its `Address`. A subprogram also so that
-/// the way in does not take of its stack.
+/// What is next for a packet to one of our addresses in the network `id`, behind a `door` as [`FoundDoor`]: [`Next`] with
+/// a [`SpliceLeg`]. A subprogram also so that the way in does not take of its stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_flow(
-    ctx: *mut xdp_md,
-    id: u32,
-    kind: u32,
-    base: u32,
-    ports: u32,
-) -> u64 {
-    let ports = Pair::from_raw(ports);
-    let address = Address {
-        kind,
-        base,
-        first_port: ports.high(),
-        count: ports.low(),
-    };
-    match flow(&XdpContext::new(ctx), id as u16, &address) {
+pub(crate) extern "C" fn lb_flow(ctx: *mut xdp_md, id: u32, door: u64) -> u64 {
+    match flow(&XdpContext::new(ctx), id as u16, FoundDoor::from_raw(door)) {
         Ok(next) => next.raw(),
         Err(reason) => Next::ended(Err(reason)).raw(),
     }
@@ -61,10 +47,14 @@ pub(crate) extern "C" fn lb_flow(
 
 /// A reply to a SNAT port, a request to a VIP, a segment for a socket of the cell, or none of ours.
 #[inline(always)]
-fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Next, DropReason> {
+fn flow(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Next, DropReason> {
     let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
+    let known = door::address(door);
+    let Some(address) = known.or_else(|| lookup::address(id, ip.destination.get()).copied()) else {
+        return network.undeclared(DropReason::NotDeclared).map(ended);
+    };
     let frame = match parse_ipv4(&xdp, ethernet, ip) {
         Ok(frame) => frame,
         Err(reason) => return network.undeclared(reason).map(ended),
@@ -73,7 +63,7 @@ fn flow(ctx: &XdpContext, id: u16, address: &Address) -> Result<Next, DropReason
     match address.flow_id(port.get()) {
         Some(flow_id) => reply(ctx, &frame, network, flow_id),
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, network),
-        None if sockets::is_local(&frame, network, address) => {
+        None if sockets::is_local(&frame, network, &address) => {
             let ends = Addresses {
                 us: ip.destination.get(),
                 peer: ip.source.get(),

@@ -149,7 +149,10 @@ fn request(frame: &Ipv6Frame<'_>, vip: Be32, id: u16) -> Result<Next, DropReason
 
 #[inline(always)]
 fn rewrite_next(hit: &Hit, direction: u16) -> Next {
-    Next::rewrite(hit.entry.id, RewriteLeg::new(hit.word.generation(), direction))
+    Next::rewrite(
+        hit.entry.id,
+        RewriteLeg::new(hit.word.generation(), direction),
+    )
 }
 
 /// What is next for a packet that belongs to no flow, to the VIP with this label, as [`lb_flow6`]: it opens one.

@@ -291,7 +291,7 @@ impl Live {
                 operation => self.carry_out(&operation, object)?,
             }
         }
-        Ok(())
+        self.open_doors()
     }
 
     /// Takes in whether a next hop answers. Returns its address and how many backends are behind it, if that is
@@ -368,6 +368,7 @@ impl Live {
     }
 
     fn carry_out(&mut self, operation: &Operation, object: &Object) -> Result<()> {
+        self.close_doors_before(operation);
         let maps = &mut self.maps;
         match operation {
             Operation::WriteRules(set, rules) => maps.write_rules(*set, rules)?,

@@ -22,6 +22,7 @@ pub mod control_loop;
 pub mod data_plane;
 pub mod describe;
 pub mod desired;
+mod doors;
 pub mod drains;
 pub mod ended_count;
 pub mod ending;

@@ -29,6 +29,7 @@ use lb_common::{
 use super::{
     batch,
     counts::CountTable,
+    doors::Doors,
     flow_lines::FlowLines,
     flows::coarse_now,
     ipv6::Ipv6Maps,
@@ -59,6 +60,8 @@ pub struct Maps {
     pub networks: Array<MapData, Network>,
     /// VIPs and SNAT addresses.
     pub addresses: HashMap<MapData, AddressKey, Address>,
+    /// What both say, for one look-up.
+    pub doors: Doors,
     /// Services by listening VIP and port.
     pub services: HashMap<MapData, ServiceKey, Service>,
     /// Backends by id.
@@ -178,6 +181,7 @@ impl Maps {
             network_ids: Map::HashMap(pin("NETWORK_IDS")?).try_into()?,
             networks: Map::Array(pin("NETWORKS")?).try_into()?,
             addresses: Map::HashMap(pin("ADDRESSES")?).try_into()?,
+            doors: Doors::open(folder)?,
             services: Map::HashMap(services).try_into()?,
             backends,
             snat_pages: Map::Array(pin("SNAT_PAGES")?).try_into()?,

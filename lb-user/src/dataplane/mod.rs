@@ -8,6 +8,7 @@ pub mod backend_answers;
 mod batch;
 pub mod counted;
 pub mod counts;
+pub mod doors;
 pub mod events;
 pub mod flow_lines;
 pub mod flows;

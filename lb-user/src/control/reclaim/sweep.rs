@@ -147,6 +147,7 @@ impl Live {
                 let id = ids.get(Kind::Network, network);
                 if let Some((id, address)) = id.zip(ids.stands_for(snat.address)) {
                     let key = AddressKey::new(address, u16::try_from(id)?);
+                    self.close_doors(&key);
                     // Of a network that is gone, the plan has removed the address already.
                     let _gone = self.maps.addresses.remove(&key);
                 }

@@ -8,6 +8,8 @@ use crate::{addr::Be32, maps::network::Address};
 
 /// How many lines there are: with as many doors as there may be addresses, one of 60 finds its line full.
 pub const DOOR_LINES: u32 = 8192;
+/// The highest bits of a number name a line.
+const LINE_SHIFT: u32 = 64 - DOOR_LINES.trailing_zeros();
 /// Words of a door.
 pub const DOOR_WORDS: u32 = 8;
 /// Doors of a line.
@@ -54,9 +56,9 @@ impl DoorKey {
     #[inline(always)]
     pub const fn line(&self) -> u32 {
         let port = self.ifindex ^ (self.vlan as u32) << 20;
-        let both = (port as u64) << 32 | self.destination.raw() as u64;
-        let mixed = both.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((mixed ^ mixed >> 21) >> 32) as u32 & (DOOR_LINES - 1)
+        let of_port = (port as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (self.destination.raw() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed.wrapping_add(of_port) >> LINE_SHIFT) as u32
     }
 }
 

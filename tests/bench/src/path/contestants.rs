@@ -28,7 +28,15 @@ use super::{
 use crate::report::{Missing, Shown};
 
 /// lb's maps for clients of IPv6, and for connections of shared VIPs.
-const OPTIONAL: [&str; 5] = ["ADDRESSES6", "CLIENTS6", "LABELS", "RULES6", "SPLICES"];
+const OPTIONAL: [&str; 7] = [
+    "ADDRESSES6",
+    "BINDINGS",
+    "CLIENTS6",
+    "LABELS",
+    "RULES6",
+    "SPLICES",
+    "SPLICE_NAMES",
+];
 
 /// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ pub(crate) fn nic(ctx: &XdpContext) -> u32 {
 struct Ingress {
     id: u16,
     network: &'static Network,
-    /// What the destination of a packet of IPv4 is, as far as a door says so.
+    /// The door of its packet, if that is of IPv4 and has one.
     door: FoundDoor,
     /// The tag that was taken off, if there was one.
     tag: Tag,

@@ -196,7 +196,7 @@ pub fn find(lines: &impl Lines, places: Places, is_flow: impl Fn(u32) -> bool) -
     None
 }
 
-/// What [`insert`] does to the lines of a key: each is a walk over both of them.
+/// What [`insert`] does to the lines of a key: each is a walk over all of them.
 pub trait Index {
     /// Another flow of the key than that with this id, and what it is.
     fn other(&self, id: u32) -> Option<(u32, Indexed)>;

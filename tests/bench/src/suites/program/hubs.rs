@@ -23,7 +23,7 @@ const ADDRESSES: u8 = 10;
 const BACKENDS: u8 = 32;
 pub(super) const NODE_PORT: u16 = 30_000;
 
-/// Where backends are: a network has at most 16 SNAT addresses with 56,320 flows each.
+/// Where backends are: each has half of the SNAT addresses, with 56,320 flows each.
 pub(super) struct Hub {
     pub(super) name: &'static str,
     port: Port,

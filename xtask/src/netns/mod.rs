@@ -128,10 +128,10 @@ fn report(program: &Program<'_>, ended: &[Ended], time: Duration) -> Result<()> 
     };
     write(schedule::SECONDS, schedule::seconds(ended))?;
     write("junit.xml", junit::report(ended, time))?;
-    let failed: Vec<&str> = ended
+    let failed: Vec<String> = ended
         .iter()
         .filter(|ended| !ended.passed())
-        .map(|ended| ended.name.as_str())
+        .map(Ended::cause)
         .collect();
     println!(
         "{} passed, {} failed",
@@ -141,7 +141,7 @@ fn report(program: &Program<'_>, ended: &[Ended], time: Duration) -> Result<()> 
     if !failed.is_empty() {
         bail!(
             "failed: {} (logs in {})",
-            failed.join(", "),
+            failed.join("; "),
             program.logs.display()
         );
     }

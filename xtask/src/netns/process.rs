@@ -44,9 +44,28 @@ pub(super) struct Ended {
     pub(super) beside: Vec<String>,
 }
 
+/// Lines of a failure that are shown of it.
+const MAX_CAUSE_LINES: usize = 4;
+
 impl Ended {
     pub(super) const fn passed(&self) -> bool {
         self.failure.is_none()
+    }
+
+    /// The test and why it failed, in one line: the panic or error in its log, or how its process ended.
+    pub(super) fn cause(&self) -> String {
+        let begins = |line: &&str| !line.starts_with("Error: ") && !line.contains("panicked at ");
+        let lines = self.log.lines().skip_while(begins);
+        let lines: Vec<&str> = lines
+            .take_while(|line| !line.starts_with("stack backtrace:"))
+            .take(MAX_CAUSE_LINES)
+            .map(str::trim)
+            .collect();
+        let ended = self.failure.as_deref().unwrap_or_default();
+        match lines.is_empty() {
+            true => format!("{}: {ended}", self.name),
+            false => format!("{}: {}", self.name, lines.join(" ")),
+        }
     }
 }
 

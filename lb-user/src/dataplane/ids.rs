@@ -152,23 +152,37 @@ fn run(program: &SchedClassifier, head: BatchHead, ids: &[u32]) -> Result<Vec<u3
     Ok(ids.skip(Batch::HEAD).take(count).collect())
 }
 
-/// These ids in an order that cannot be foreseen: an id is a SNAT port, and an off-path
-/// sender that guesses the port of a query can forge its answer (RFC 6056, section 3.1).
+/// Ids whose order is shuffled together: their entries are in 64 pages, whose translations a processor keeps. With all ids
+/// of an address in one shuffle each packet of another flow would wait for that of its page.
+const STRETCH: usize = 4096;
+
+/// These ids in an order that cannot be foreseen: an id is a SNAT port, and an off-path sender that guesses the port of
+/// a query can forge its answer (RFC 6056, section 3.1). The next one is any of those that are left of some 4096, where the
+/// increments of section 3.3.5 are up to 500; so flows that begin one after the other have entries near each other.
 ///
 /// # Errors
 ///
 /// If the kernel has no random numbers.
 pub fn shuffled(ids: Range<u32>) -> Result<Vec<u32>> {
-    let mut bytes = vec![0; ids.len() * size_of::<u32>()];
+    let mut ids: Vec<u32> = ids.collect();
+    let mut stretches: Vec<&mut [u32]> = ids.chunks_mut(STRETCH).collect();
+    for stretch in &mut stretches {
+        shuffle(stretch)?;
+    }
+    shuffle(&mut stretches)?;
+    Ok(stretches.concat())
+}
+
+/// Fisher and Yates; that 2^32 is no multiple of most numbers favours a place by one in 2^16 at most.
+fn shuffle<T>(all: &mut [T]) -> Result<()> {
+    let mut bytes = vec![0; all.len() * size_of::<u32>()];
     random(&mut bytes)?;
     let (words, _) = bytes.as_chunks();
-    let mut ids: Vec<u32> = ids.collect();
-    // Fisher and Yates; that 2^32 is no multiple of most numbers favours a place by one in 2^16 at most.
     for (last, word) in words.iter().enumerate().rev() {
         let other = (u64::from(u32::from_ne_bytes(*word)) * (last as u64 + 1)) >> u32::BITS;
-        ids.swap(last, usize::try_from(other)?);
+        all.swap(last, usize::try_from(other)?);
     }
-    Ok(ids)
+    Ok(())
 }
 
 /// Fills `bytes` with random ones.
@@ -198,9 +212,26 @@ mod tests {
         let mut sorted = one.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, IDS.collect::<Vec<_>>());
-        // Two are to be expected of that many; more than twenty come once in 10^13 times.
+        // Two are to be expected of each of 14 stretches; more than eighty come once in 10^13 times.
         let neighbours = one.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1);
-        assert!(neighbours.count() <= 20);
+        assert!(neighbours.count() <= 80);
+    }
+
+    /// So their entries are near each other, and the next one can be any of them.
+    #[test]
+    fn ids_of_a_stretch_follow_each_other_and_stretches_come_in_any_order() {
+        let stretch = |id: &u32| (id - IDS.start) as usize / STRETCH;
+        let order = |ids: Vec<u32>| -> Vec<usize> {
+            ids.chunk_by(|one, other| stretch(one) == stretch(other))
+                .map(|ids| stretch(&ids[0]))
+                .collect()
+        };
+        let orders: std::collections::BTreeSet<_> =
+            (0..20).map(|_| order(shuffled(IDS).unwrap())).collect();
+        assert_eq!(orders.len(), 20, "no order of stretches comes twice");
+        for order in orders {
+            assert_eq!(order.len(), IDS.len().div_ceil(STRETCH), "{order:?}");
+        }
     }
 
     /// Nor does an id stay where it was, but for one of all.

@@ -8,7 +8,7 @@ use lb_common::{
     conntrack::FlowState,
     maps::{
         flow::FlowKey,
-        flow_line::{FlowLine, LineKey, Places, TaggedId, WORDS},
+        flow_line::{FlowLine, LineKey, Places, WORDS},
     },
 };
 use lb_tests::{
@@ -222,12 +222,35 @@ fn stands_behind(full: &[usize]) {
     forwarded(&mut lb, Port::Tenant, &data.payload(b"more"));
     let reset = request(CLIENT_A, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
     forwarded(&mut lb, Port::Tenant, &reset);
-    // The next flow of the tuple takes the closed one's place, also where the first line has room again.
+    // The next flow of the tuple stands in the first line, where that has room again, and the closed one's word goes.
     let first = lines.places(&key).lines[0];
-    lines.set(first, FlowLine::default());
+    let mut room = lines.line(first);
+    room[..15].fill(0);
+    lines.set(first, room);
     establish(&mut lb, CLIENT_A, 1026);
     assert!(lines.found(&key, id).is_empty());
-    assert_eq!(lines.found(&key, DataPlane::flow_id(1026)), [place]);
+    assert_eq!(lines.found(&key, DataPlane::flow_id(1026)), [0]);
+}
+
+/// In lines that are full otherwise the next flow of a tuple has the place of its last one, which is over.
+#[privileged_test]
+fn a_flow_takes_the_place_of_the_last_one_of_its_tuple() {
+    let mut lb = DataPlane::new(CONFIG);
+    let mut lines = Lines::of(&lb);
+    fill(&mut lb, &mut lines, &[0, 1]);
+    let key = key(&lb, CLIENT_A);
+    establish(&mut lb, CLIENT_A, 1025);
+    let last = lines.places(&key).lines[2];
+    let other = lines.line(lines.places(&key).lines[0])[0];
+    let mut full = lines.line(last);
+    let place = full.iter().position(|word| *word != 0).expect("the flow");
+    full = full.map(|word| if word == 0 { other } else { word });
+    lines.set(last, full);
+    let reset = request(CLIENT_A, API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
+    forwarded(&mut lb, Port::Tenant, &reset);
+    establish(&mut lb, CLIENT_A, 1026);
+    full[place] = lines.places(&key).word(DataPlane::flow_id(1026)).raw();
+    assert_eq!(lines.line(last), full);
 }
 
 /// Without room in the index a new flow is withdrawn: its id goes back, its entry is no flow's, and established flows
@@ -273,6 +296,12 @@ fn a_tuple_has_one_word() {
         let ids: Vec<_> = lb.maps.flow_lines.ids().collect();
         assert_eq!(ids, [DataPlane::flow_id(port)]);
     }
-    let raw: u32 = Lines::of(&lb).line(Lines::of(&lb).places(&key(&lb, CLIENT_A)).lines[0])[0];
-    assert_eq!(TaggedId::from_raw(raw).id(), DataPlane::flow_id(1039));
+    let (lines, key) = (Lines::of(&lb), key(&lb, CLIENT_A));
+    let places = lines.places(&key);
+    let words: Vec<u32> = lines
+        .line(places.lines[0])
+        .into_iter()
+        .filter(|word| *word != 0)
+        .collect();
+    assert_eq!(words, [places.word(DataPlane::flow_id(1039)).raw()]);
 }

@@ -184,7 +184,7 @@ pub const MAPS: [MapDeclaration; 44] = [
             "XDP; filled, and at a start completed, by user",
             "XDP; for sockets, user",
         ),
-    array::<FlowLine>("FLOW_LINES", Limited("a fifth of `FLOWS`, and up to 4096 in front"))
+    array::<FlowLine>("FLOW_LINES", Limited("three sixteenths of `FLOWS`, and up to 4096 in front"))
         .mapped()
         .holds("line of a request tuple, of three", "16 flow ids with tags of their tuples")
         .used(

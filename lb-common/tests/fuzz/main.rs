@@ -11,6 +11,7 @@
 #[expect(unreachable_pub, dead_code, reason = "a module of two test targets")]
 mod frames;
 
+mod flow_line;
 mod fragment;
 mod icmp;
 mod ipv6;

@@ -8,6 +8,7 @@ use lb_common::{
         flow::{FlowKey, PackedKey},
         flow_line::{
             self, FlowLine, Index, Indexed, Line, Lines, NotIndexed, Places, TaggedId, WORDS,
+            WordPair,
         },
     },
     verdict::DropReason,
@@ -57,9 +58,21 @@ impl Line for MappedLine {
     }
 
     #[inline(always)]
+    fn load_pair(&self, place: u32) -> WordPair {
+        // SAFETY: as for `load`; the place is even, and a line aligned to eight bytes.
+        WordPair::from_raw(unsafe { self.word(place).cast::<u64>().read_volatile() })
+    }
+
+    #[inline(always)]
     fn swap(&self, place: u32, old: TaggedId, new: TaggedId) -> bool {
         // SAFETY: as for `load`; the word is aligned to four bytes.
         unsafe { atomic::compare_and_swap(self.word(place), old.raw(), new.raw()) }
+    }
+
+    #[inline(always)]
+    fn add(&self, place: u32, amount: u32) {
+        // SAFETY: as for `swap`.
+        let _before: u32 = unsafe { atomic::add(self.word(place), amount) };
     }
 }
 
@@ -79,7 +92,7 @@ extern "C" fn lb_find(ends: u64, rest: u64, except: u32) -> u32 {
     let Some(places) = places(key) else {
         return NONE;
     };
-    let is_flow = |id| id != except && is_found(id, key);
+    let is_flow = |id| is_found(id, key) && id != except;
     flow_line::find(&Mapped, places, is_flow).unwrap_or(NONE)
 }
 
@@ -186,8 +199,10 @@ pub(crate) fn remove_closed(key: &FlowKey) {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_remove(id: u32, udp: u32) -> u32 {
-    if let Some(places) = key(id, udp).and_then(places) {
-        flow_line::change(&Mapped, places, places.word(id), TaggedId::FREE);
+    if let Some(key) = key(id, udp)
+        && let Some(places) = places(key)
+    {
+        let _was_there = Keyed(key).change(places.word(id), TaggedId::FREE);
     }
     0
 }

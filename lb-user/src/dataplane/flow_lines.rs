@@ -18,7 +18,7 @@ use lb_common::{
         flow::FlowKey,
         flow_line::{
             self, FlowLine, Index, Indexed, Line, LineKey, Lines, NotIndexed, Places, TaggedId,
-            WORDS,
+            WORDS, WordPair,
         },
     },
 };
@@ -111,7 +111,7 @@ impl FlowLines {
     pub fn ids(&self) -> impl Iterator<Item = u32> {
         let lines = (0..self.lines.len()).filter_map(move |number| self.line(number));
         let words = lines.flat_map(|line| (0..WORDS).map(move |place| line.load(place)));
-        words.map(TaggedId::id).filter(|id| *id != 0)
+        words.filter(|word| word.is_flow()).map(TaggedId::id)
     }
 
     fn keyed(&self, key: &FlowKey) -> Result<Keyed<'_>> {
@@ -155,7 +155,8 @@ impl Index for Keyed<'_> {
     fn other(&self, id: u32) -> Option<(u32, Indexed)> {
         let is_flow = |found| found != id && self.standing(found).is_some();
         let found = flow_line::find(&self.lines, self.places, is_flow)?;
-        Some((found, self.standing(found)?))
+        // One that has gone since it was found was over.
+        Some((found, self.standing(found).unwrap_or(Indexed::Over)))
     }
 
     fn change(&self, old: TaggedId, new: TaggedId) -> bool {
@@ -199,11 +200,21 @@ impl Line for MappedLine<'_> {
         word.map_or(TaggedId::FREE, TaggedId::from_raw)
     }
 
+    fn load_pair(&self, place: u32) -> WordPair {
+        WordPair::new([self.load(place), self.load(place + 1)])
+    }
+
     fn swap(&self, place: u32, old: TaggedId, new: TaggedId) -> bool {
         let (old, new) = (old.raw(), new.raw());
         self.word(place).is_some_and(|word| {
             let swapped = word.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
             swapped.is_ok()
         })
+    }
+
+    fn add(&self, place: u32, amount: u32) {
+        if let Some(count) = self.word(place) {
+            count.fetch_add(amount, Ordering::SeqCst);
+        }
     }
 }

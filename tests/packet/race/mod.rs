@@ -1,6 +1,7 @@
 //! Two CPUs run the program on the same maps at the same moment.
 
 mod duel;
+mod index;
 mod mix;
 mod reuse;
 mod stage;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use lb_common::{
-    addr::Mac,
+    addr::{Be16, Mac},
     conntrack::{FlowState, State},
     maps::{
         flow::{Flow, FlowKey},
@@ -115,6 +115,19 @@ impl Talk {
         match self.is_udp() {
             true => udp(&from, &to),
             false => tcp(&from, &to, flags).numbers(sequence, ack),
+        }
+    }
+
+    /// The tuple of its flows, of clients in this network.
+    pub(super) fn key(self, network: u16) -> FlowKey {
+        let (client, vip) = (self.client(), self.vip());
+        FlowKey {
+            client: (*client.ip()).into(),
+            vip: (*vip.ip()).into(),
+            client_port: Be16::new(client.port()),
+            vip_port: Be16::new(vip.port()),
+            network,
+            protocol: if self.is_udp() { 17 } else { 6 },
         }
     }
 

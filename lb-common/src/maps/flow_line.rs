@@ -208,7 +208,7 @@ pub enum Indexed {
 pub enum NotIndexed {
     /// Another CPU has made a flow of the key.
     Race,
-    /// Both lines are full of other flows.
+    /// All lines are full of other flows.
     Full,
 }
 

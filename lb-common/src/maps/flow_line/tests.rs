@@ -291,6 +291,32 @@ fn a_flow_that_is_over_gives_its_place_and_a_live_one_does_not() {
     assert_eq!((words, keyed.find()), (vec![2], Some(2)));
 }
 
+/// Also where no other place is free.
+#[test]
+fn in_full_lines_a_flow_takes_the_place_of_the_last_one_of_its_key() {
+    let (memory, flows) = (Memory::new(4), Flows::new(100));
+    let keyed = |key| Keyed {
+        lines: &memory,
+        flows: &flows,
+        places: places(key, 2),
+        key,
+    };
+    let insert_one = |id: u32, key: u32| {
+        flows.set(id, key, LIVE);
+        let keyed = keyed(key);
+        insert(&keyed, keyed.places, id)
+    };
+    assert_eq!(insert_one(1, 1), Ok(()));
+    for id in 2..100 {
+        let _full_or_not = insert_one(id, id);
+    }
+    assert_eq!(insert_one(100, 100), Err(NotIndexed::Full));
+    flows.set(1, 1, OVER);
+    assert_eq!(insert_one(100, 1), Ok(()));
+    assert_eq!(keyed(1).find(), Some(100));
+    assert!(memory.words().all(|word| word.id() != 1));
+}
+
 /// Threads that open and close flows of few keys, each with ids of its own: of one key there is one live flow that its
 /// maker takes for indexed, it is found, and at the end no key has two words.
 #[test]

@@ -224,6 +224,7 @@ fn stands_behind(full: &[usize]) {
     forwarded(&mut lb, Port::Tenant, &reset);
     // The next flow of the tuple stands in the first line, where that has room again, and the closed one's word goes.
     let first = lines.places(&key).lines[0];
+    // But for its count.
     let mut room = lines.line(first);
     room[..15].fill(0);
     lines.set(first, room);

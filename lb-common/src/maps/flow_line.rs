@@ -244,9 +244,9 @@ fn find_in(line: &impl Line, places: Places, is_flow: impl Fn(u32) -> bool) -> O
     None
 }
 
-/// What [`insert`] does to the lines of a key: each is a walk over all of them.
+/// What [`insert`] does to the lines of a key: each is a walk over them.
 pub trait Index {
-    /// Another flow of the key than that with this id, and what it is.
+    /// Another flow of the key than that with this id, and what it is; one that has gone since it was found counts all the same.
     fn other(&self, id: u32) -> Option<(u32, Indexed)>;
     /// [`change`].
     fn change(&self, old: TaggedId, new: TaggedId) -> bool;

@@ -1,11 +1,12 @@
 //! The CPU time of processes and of the kernel's threads.
 
-use std::{fs, path::PathBuf};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
 use lb_tests::netns::Netns;
 use nix::{
     sched::{CpuSet, sched_setaffinity},
+    time::clock_getcpuclockid,
     unistd::Pid,
 };
 
@@ -33,25 +34,24 @@ impl Spenders {
         Self([&self.0[..], &other.0[..]].concat())
     }
 
-    /// What they have spent so far, in seconds.
+    /// What they have spent so far, in seconds, threads that have ended meanwhile too.
     ///
     /// # Errors
     ///
     /// When one of them is gone.
     pub(crate) fn spent(&self) -> Result<f64> {
-        let mut sum = 0;
+        let mut sum = Duration::ZERO;
         for id in &self.0 {
-            let tasks = PathBuf::from(format!("/proc/{id}/task"));
-            let all = fs::read_dir(&tasks).with_context(|| format!("read {}", tasks.display()))?;
-            for task in all {
-                let file = task?.path().join("schedstat");
-                let text = fs::read_to_string(&file)
-                    .with_context(|| format!("read {}", file.display()))?;
-                let time = text.split(' ').next().context("its time on a CPU")?;
-                sum += time.parse::<u64>()?;
-            }
+            let id = Pid::from_raw(i32::try_from(*id)?);
+            let clock =
+                clock_getcpuclockid(id).with_context(|| format!("find the clock of {id}"))?;
+            sum += Duration::from(
+                clock
+                    .now()
+                    .with_context(|| format!("read the clock of {id}"))?,
+            );
         }
-        Ok(std::time::Duration::from_nanos(sum).as_secs_f64())
+        Ok(sum.as_secs_f64())
     }
 
     /// Lets them run on this CPU only.

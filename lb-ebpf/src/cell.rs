@@ -17,7 +17,13 @@ use lb_common::{
 use network_types::eth::EtherType;
 
 use self::enter::Addresses;
-use crate::{count, drop_sample, emit, flow::splice, frame::xdp::Xdp, ip::v6, lookup, subprogram};
+use crate::{
+    count, drop_sample, emit,
+    flow::{snat::flow_id, splice},
+    frame::xdp::Xdp,
+    ip::v6,
+    lookup, subprogram,
+};
 
 /// `lb_cell`.
 #[inline(always)]
@@ -80,7 +86,7 @@ fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     if !frame.is_plain_tcp() || lookup::address(id, ip.destination.get()).is_some() {
         return None;
     }
-    if let Some(flow_id) = ours.flow_id(port.get()) {
+    if let Some(flow_id) = flow_id(ours, port) {
         return splice::may_send(&frame, flow_id).then_some(());
     }
     let is_local = ours.is_local(port.get())

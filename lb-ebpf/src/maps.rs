@@ -29,7 +29,7 @@ use lb_common::{
         registry::RegistryKey,
         rule::{RuleKey, RuleKey6},
         service::{Service, ServiceKey},
-        snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, SnatPage, flow_entries},
+        snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, PortPage, SnatPage, flow_entries},
         splice::{Binding, Splice, SpliceName},
         usage,
     },
@@ -92,9 +92,12 @@ pub(crate) static SNAT_PAGES: Array<
     SnatPage,
     { (1 + MAX_SNAT_ADDRESSES * PAGES_PER_ADDRESS) as usize },
 > = Array::new();
+/// Flow ids by their ports.
+#[btf_map]
+pub(crate) static SNAT_PORTS: Array<PortPage, { (1 + PAGES_PER_ADDRESS) as usize }> = Array::new();
 #[btf_map]
 pub(crate) static FREE_IDS: ArrayOfMaps<
-    Queue<u32, { FLOWS_PER_ADDRESS as usize }>,
+    Queue<u16, { FLOWS_PER_ADDRESS as usize }>,
     { MAX_SNAT_ADDRESSES as usize },
 > = ArrayOfMaps::new();
 /// Flow ids by the lines of their keys.

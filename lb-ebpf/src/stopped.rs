@@ -31,7 +31,7 @@ fn is_declared(ctx: &XdpContext, id: u16) -> Option<()> {
     let frame = parse_ipv4(&xdp, ethernet, ip).ok()?;
     let (_, port) = frame.l4.ports();
     let address = lookup::address(id, ip.destination.get())?;
-    let is_declared = address.flow_id(port.get()).is_some()
+    let is_declared = address.is_of_flow(port.get())
         || lookup::service(&FlowKey::of_request(&frame, id)).is_some();
     is_declared.then_some(())
 }

@@ -1,8 +1,11 @@
 //! Queues of free ids, as userspace fills them and turns them around.
 
-use lb_common::{batch::MAX_IDS, maps::snat::base};
+use lb_common::{
+    batch::MAX_IDS,
+    maps::snat::{FLOWS_PER_ADDRESS, base},
+};
 use lb_tests::product::program::{DataPlane, IDS};
-use lb_user::dataplane::ids::shuffled;
+use lb_user::dataplane::snat_ports::lots;
 
 use super::given::*;
 
@@ -17,7 +20,8 @@ fn holding(ids: &[u32]) -> DataPlane {
 #[privileged_test]
 fn a_queue_holds_what_it_was_filled_with_in_order() {
     let all = base(0)..base(1);
-    let ids = shuffled(all.clone()).expect("random numbers");
+    let lots = lots(FLOWS_PER_ADDRESS).expect("random numbers");
+    let ids: Vec<u32> = lots.iter().map(|lot| base(0) + u32::from(*lot)).collect();
     let mut queued = holding(&ids).drain_free_ids();
     assert_eq!(queued, ids);
     queued.sort_unstable();

@@ -105,7 +105,7 @@ fn state(lb: &DataPlane) -> (State, u32) {
 }
 
 /// Unanswered, refused, and gone to another backend, of the backend with this id; and how many clients.
-fn counted(lb: &DataPlane, backend_id: u32) -> (u32, u32, u32, u32) {
+fn counted(lb: &DataPlane, backend_id: u16) -> (u32, u32, u32, u32) {
     let table = AnswerTable::open(&lb.maps_folder()).expect("the map");
     let BackendAnswers {
         unanswered,
@@ -113,7 +113,7 @@ fn counted(lb: &DataPlane, backend_id: u32) -> (u32, u32, u32, u32) {
         redispatched,
         clients,
         ..
-    } = table.expect("the map").get(backend_id);
+    } = table.expect("the map").get(backend_id.into());
     (unanswered, refused, redispatched, clients.count_ones())
 }
 
@@ -227,7 +227,7 @@ fn a_connection_without_another_backend_stays(ip: &Family) {
     let current = flow(&lb).backend_id;
     for id in 1..8 {
         let mut other = lb.maps.backends.get(&id, 0).expect("a record");
-        if id != current {
+        if id != u32::from(current) {
             other.next_hop = Mac::default();
             lb.maps.backends.set(id, &other, 0).expect("a write");
         }

@@ -4,7 +4,7 @@ use lb_common::{
     conntrack::{FlowState, State},
     maps::{
         event::{BEGAN, RECYCLED},
-        snat::base,
+        snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT},
     },
 };
 use lb_tests::{
@@ -95,16 +95,17 @@ fn word(lb: &DataPlane, id: u32) -> FlowState {
 }
 
 /// Ids in the queue of the SNAT address in this slot, in order.
-fn queued(lb: &DataPlane, slot: u32) -> Vec<u32> {
+fn queued(lb: &DataPlane, slot: u16) -> Vec<u32> {
     let queue = lb.maps.free_ids(slot).expect("a queue");
     let mut queue = queue.expect("the slot is open");
-    std::iter::from_fn(|| queue.pop(0).ok()).collect()
+    std::iter::from_fn(|| queue.pop().ok()).collect()
 }
 
 /// Asserts that the queue of a SNAT address has all ids but these first ones, in order, and then `back`.
 pub(crate) fn assert_untouched(lb: &DataPlane, slot: u16, taken: u16, back: &[u32]) {
-    let ids = base(slot) + u32::from(taken)..base(slot + 1);
-    let (found, wanted) = (queued(lb, slot.into()), ids.chain(back.iter().copied()));
+    let ports = FIRST_FLOW_PORT + taken..FIRST_LEG_PORT;
+    let ids = ports.map(|port| DataPlane::flow_id_of(slot, port));
+    let (found, wanted) = (queued(lb, slot), ids.chain(back.iter().copied()));
     let other = found
         .iter()
         .zip(wanted.clone())
@@ -179,7 +180,7 @@ fn an_id_stays_one_of_its_snat_address(ip: &Family) {
         let port = opened(ip, &mut lb, &syn(ip, number, &far_api(ip)));
         assert_eq!(port, 1024 + number % PLACES);
     }
-    let near: Vec<u32> = (base(0)..base(0) + u32::from(PLACES)).collect();
+    let near: Vec<u32> = (1024..1024 + PLACES).map(DataPlane::flow_id).collect();
     assert_untouched(&lb, 0, PLACES, &near);
     assert_untouched(&lb, 1, PLACES, &[]);
 }
@@ -197,8 +198,8 @@ fn a_flow_that_gets_no_id_ends_no_other(ip: &Family) {
         let syn = syn(ip, number, &far_api(ip));
         assert_refused(&mut lb, Port::Tenant, &syn.bytes(), "snat_exhausted");
     }
-    for id in base(0)..base(0) + u32::from(PLACES) {
-        assert_eq!(word(&lb, id).state(), State::New);
+    for port in 1024..1024 + PLACES {
+        assert_eq!(word(&lb, DataPlane::flow_id(port)).state(), State::New);
     }
     for number in 0..PLACES {
         let port = opened(ip, &mut lb, &syn(ip, 3 * PLACES + number, ip.api));
@@ -209,7 +210,7 @@ fn a_flow_that_gets_no_id_ends_no_other(ip: &Family) {
         opened(ip, &mut lb, &syn(ip, 4 * PLACES, &far_api(ip))),
         1024
     );
-    assert_eq!(word(&lb, base(0)).state(), State::Closed);
+    assert_eq!(word(&lb, DataPlane::flow_id(1024)).state(), State::Closed);
 }
 
 /// The same of UDP, where a busy flow has moved on for it.

@@ -290,7 +290,7 @@ impl Lease {
     /// Takes the first id for a socket that is to be connected to the backend.
     fn lend(lb: &DataPlane) -> Self {
         let queue = lb.maps.free_ids(0).expect("a queue");
-        let id = queue.expect("the slot is open").pop(0).expect("an id");
+        let id = queue.expect("the slot is open").pop().expect("an id");
         assert_eq!(id, DataPlane::flow_id(PORT));
         let (client, client_port) = be32(CLIENT_A);
         let (vip, vip_port) = be32(API);
@@ -305,7 +305,7 @@ impl Lease {
             network: narrow(find(Kind::Network, "tenant-a")),
             backend,
             backend_port,
-            backend_id: lb.desired.backends[0].0,
+            backend_id: u16::try_from(lb.desired.backends[0].0).expect("a short id"),
             service: narrow(find(Kind::Service, "api")),
             last_seen: coarse_now().expect("a clock"),
             ..Flow::default()
@@ -350,7 +350,7 @@ impl Lease {
             lease.usage.owners().add(index, 1);
         }
         let backends = lease.usage.backends();
-        backends.add(lease.flow.backend_id, 1);
+        backends.add(lease.flow.backend_id.into(), 1);
         lease
     }
 

@@ -149,7 +149,7 @@ fn one_snat_address_stands_in_for_the_other() {
         let mut lb = DataPlane::new(&config);
         let queue = lb.maps.free_ids(empty).expect("a queue");
         let mut queue = queue.expect("the slot is open");
-        while queue.pop(0).is_ok() {}
+        while queue.pop().is_ok() {}
         for port in 20000..20032u16 {
             let client = format!("192.168.203.50:{port}");
             let sent = forwarded(&mut lb, Port::Tenant, &request(&client, API, SYN_ONLY));

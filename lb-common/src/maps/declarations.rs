@@ -21,7 +21,7 @@ use super::{
     registry::RegistryKey,
     rule::{RuleKey, RuleKey6},
     service::{Service, ServiceKey},
-    snat::{PAGES_PER_ADDRESS, SnatPage},
+    snat::{PAGES_PER_ADDRESS, PortPage, SnatPage},
     splice::{Binding, Splice, SpliceName},
 };
 use crate::{
@@ -95,7 +95,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 44] = [
+pub const MAPS: [MapDeclaration; 45] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -173,18 +173,21 @@ pub const MAPS: [MapDeclaration; 44] = [
         "SNAT_PAGES",
         Fixed(1 + MAX_SNAT_ADDRESSES * PAGES_PER_ADDRESS),
     )
-    .holds("flow id / 1024", "SNAT address, first id, first port")
+    .holds("flow id / 1024", "SNAT address")
     .used(USER, XDP),
+    array::<PortPage>("SNAT_PORTS", Limited("1 + 55 × `snat_addresses`"))
+        .holds("1024 SNAT ports", "offsets of their flow ids from the first of the address; random, made when it is opened")
+        .used(USER, BOTH),
     array_of_maps("FREE_IDS", Fixed(MAX_SNAT_ADDRESSES))
         .holds(
             "SNAT slot",
-            "queue of free flow ids, oldest freed first, and at first in an order that cannot be foreseen",
+            "queue of free flow ids, oldest freed first, and at first in a row",
         )
         .used(
             "XDP; filled, and at a start completed, by user",
             "XDP; for sockets, user",
         ),
-    array::<FlowLine>("FLOW_LINES", Limited("three sixteenths of `FLOWS`, and up to 4096 in front"))
+    array::<FlowLine>("FLOW_LINES", Limited("21 for 128 of `FLOWS`, and up to 4096 in front"))
         .mapped()
         .holds("line of a request tuple, of three", "16 flow ids with tags of their tuples")
         .used(

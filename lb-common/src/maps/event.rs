@@ -11,7 +11,7 @@ pod_struct! {
     pub struct FlowEvent {
         /// Its entry as it was then; the word has protocol and generation.
         pub flow: Flow,
-        /// Its id, which is also its SNAT port.
+        /// Its id.
         pub id: u32,
         /// One of the constants below.
         pub kind: u32,

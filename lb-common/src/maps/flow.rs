@@ -26,12 +26,13 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// One flow, at the index of its id; the id is also its SNAT slot. 64 bytes, one cache line.
+    /// One flow, at the index of its id, which has a SNAT port of its own. 64 bytes, one cache line.
     ///
     /// | field | written by | when |
     /// |---|---|---|
     /// | `word` | the winner of the compare-and-swap | every transition |
     /// | tuple, backend, service | the claimer | between CLAIMED and the first live state |
+    /// | `snat_port` | userspace | when the SNAT address is opened |
     /// | `client_mac` | request path | creation, and when a frame of the flow carries another |
     /// | `last_seen`, `ack_*`, `traffic_*` | both directions, plain stores | every packet |
     ///
@@ -56,7 +57,9 @@ pod_struct! {
         /// Id of the client's network.
         pub network: u16,
         /// Id of the backend: index of its next hop.
-        pub backend_id: u32,
+        pub backend_id: u16,
+        /// SNAT port of every flow with this id.
+        pub snat_port: Be16,
         /// Id of the service.
         pub service: u16,
         /// Next hop towards the client.

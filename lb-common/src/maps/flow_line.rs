@@ -6,7 +6,7 @@
 //!
 //! The first line of a key is among the few in front, which a processor keeps near it: with up to some ten thousand flows a request
 //! waits for one distant line, that of the entry, and not for two. The other two are anywhere. A key goes into a line only
-//! where those before it are full: into its last one of 7,000, where there are all flows that there may be. The last word of
+//! where those before it are full: into its last one of 1,700, where there are all flows that there may be. The last word of
 //! a line in front counts the flows of its keys that stand behind, or did and were replaced: where it is 0 there is none to look for.
 //! What is left over, by a process that ended between two steps or a swap that was lost, leads nowhere, and its place is
 //! taken by the next flow of the line.
@@ -55,9 +55,10 @@ pub const fn lines(flows: u32) -> u32 {
     behind + front(behind)
 }
 
-/// Those behind, which all flows fill to a third: one in 7,000 finds its line full, and one of 10^7 both.
+/// Those behind, 21 words for eight flows: of as many flows as there may be, one in 1,700 finds its line full, and one in two
+/// million both.
 const fn behind(flows: u32) -> u32 {
-    let lines = (flows * 3).div_ceil(WORDS);
+    let lines = (flows * 21).div_ceil(8 * WORDS);
     if lines < 2 { 2 } else { lines }
 }
 

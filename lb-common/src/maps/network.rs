@@ -2,7 +2,10 @@
 
 use crate::{
     addr::{Be32, Mac},
-    maps::{addr6, snat::FIRST_LEG_PORT},
+    maps::{
+        addr6,
+        snat::{FIRST_LEG_PORT, PAGE, PortPage},
+    },
     pod::pod_struct,
     verdict::{DropReason, Verdict},
 };
@@ -208,7 +211,7 @@ pod_struct! {
     pub struct Address {
         /// The `KIND_` bits.
         pub kind: u32,
-        /// SNAT: flow id of its first port.
+        /// SNAT: its first flow id.
         pub base: u32,
         /// SNAT: first port that belongs to flows, host order.
         pub first_port: u16,
@@ -230,15 +233,29 @@ impl Address {
         self.kind & KIND_VIP != 0
     }
 
-    /// The flow id behind a SNAT `port` (host order), or `None` outside the flows' part.
+    /// Whether a SNAT `port` (host order) belongs to flows.
     #[inline(always)]
-    pub const fn flow_id(&self, port: u16) -> Option<u32> {
+    pub const fn is_of_flow(&self, port: u16) -> bool {
         let offset = port.wrapping_sub(self.first_port);
-        if port >= self.first_port && offset < self.count {
-            Some(self.base.wrapping_add(offset as u32))
-        } else {
-            None
+        port >= self.first_port && offset < self.count
+    }
+
+    /// The flow id behind a SNAT `port` (host order), or `None` outside the flows' part; `page` gives the [`PortPage`] with
+    /// this number.
+    #[inline(always)]
+    pub fn flow_id<'p>(
+        &self,
+        port: u16,
+        page: impl FnOnce(u32) -> Option<&'p PortPage>,
+    ) -> Option<u32> {
+        if !self.is_of_flow(port) {
+            return None;
         }
+        let place = self
+            .base
+            .wrapping_add(port.wrapping_sub(self.first_port).into());
+        let id = page(place / PAGE)?[(place % PAGE) as usize];
+        Some(self.base.wrapping_add(id.into()))
     }
 
     /// Whether a `port` (host order) of it belongs to the sockets of the network's cell, which are the
@@ -261,11 +278,16 @@ mod tests {
             first_port: 1024,
             count: 1000,
         };
-        assert_eq!(snat.flow_id(1023), None);
-        assert_eq!(snat.flow_id(1024), Some(2048));
-        assert_eq!(snat.flow_id(2023), Some(3047));
-        assert_eq!(snat.flow_id(2024), None);
-        assert_eq!(snat.flow_id(0), None);
+        let mut pages = [[0; PAGE as usize]; 2];
+        for (place, id) in (0..1000).zip((0..1000).rev()) {
+            pages[0][place] = id;
+        }
+        let id = |port| snat.flow_id(port, |page| pages.get(page as usize - 2));
+        assert_eq!(id(1023), None);
+        assert_eq!(id(1024), Some(3047));
+        assert_eq!(id(2023), Some(2048));
+        assert_eq!(id(2024), None);
+        assert_eq!(id(0), None);
     }
 
     #[test]
@@ -280,7 +302,7 @@ mod tests {
             assert!(of(KIND_SNAT).is_local(port));
             assert!(of(KIND_SNAT | KIND_VIP).is_local(port));
             assert!(!of(KIND_VIP).is_local(port));
-            assert_eq!(of(KIND_SNAT).flow_id(port), None);
+            assert!(!of(KIND_SNAT).is_of_flow(port));
         }
         for port in [0, 1024, 57_343] {
             assert!(!of(KIND_SNAT).is_local(port));

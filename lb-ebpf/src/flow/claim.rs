@@ -12,6 +12,7 @@ use lb_common::{
         flow::{FlowKey, TIME_SHIFT},
         half_open::place,
         network::{MAX_SNAT_PER_NETWORK, Network, SnatPlaces},
+        snat::base,
     },
     verdict::{DropReason, UNRESTED},
 };
@@ -118,7 +119,7 @@ extern "C" fn lb_has_id(networks: u32, range: u32, id: u32) -> u32 {
 
 /// The slot of a network's SNAT address at this place.
 #[inline(always)]
-fn slot(network: &Network, place: u32) -> Option<u32> {
+fn slot(network: &Network, place: u32) -> Option<u16> {
     // The mask is for the verifier, and clears no bit.
     let place = place as usize & (MAX_SNAT_PER_NETWORK - 1);
     network
@@ -126,7 +127,7 @@ fn slot(network: &Network, place: u32) -> Option<u32> {
         .as_flattened()
         .get(place)
         .copied()
-        .map(u32::from)
+        .map(u16::from)
 }
 
 /// Claims an id of a queue; as [`lb_claim`]. The search begins with any of the addresses: a client that could choose would
@@ -152,8 +153,10 @@ extern "C" fn lb_take_free(networks: u32, range: u32, backend: u32, port: u32) -
         if offset >= addresses {
             offset -= addresses;
         }
-        let queue = slot(network, first + offset).and_then(|slot| FREE_IDS.get(slot));
-        match queue.map(|queue| queue.pop()) {
+        let slot = slot(network, first + offset).unwrap_or_default();
+        let popped = FREE_IDS.get(slot.into()).map(|queue| queue.pop());
+        let id = |above| base(slot) + u32::from(above);
+        match popped.map(|popped| popped.map(|above| above.map(id))) {
             Some(Ok(Some(id))) => match Claimed::from_raw(lb_take(id, backend, port, NO_REST)) {
                 Claimed::IN_TIME_WAIT if kept == NONE => kept = id,
                 Claimed::IN_TIME_WAIT => release(id),

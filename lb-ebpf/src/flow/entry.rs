@@ -103,7 +103,13 @@ impl Entry {
 
     #[inline(always)]
     pub(crate) fn backend_id(&self) -> u32 {
-        load!(self, backend_id)
+        load!(self, backend_id).into()
+    }
+
+    /// The SNAT port of its id.
+    #[inline(always)]
+    pub(crate) fn snat_port(&self) -> Be16 {
+        load!(self, snat_port)
     }
 
     #[inline(always)]
@@ -156,7 +162,7 @@ impl Entry {
         let attempt = self.attempt().redispatched(self.backend_id());
         store!(self, backend, backend.address);
         store!(self, backend_port, backend.port);
-        store!(self, backend_id, backend_id);
+        store!(self, backend_id, backend_id as u16);
         self.set_traffic_request(Traffic::NONE);
         self.set_traffic_reply(Traffic::unanswered_since(monotonic_us()));
         self.repeat(attempt);
@@ -253,7 +259,7 @@ impl Entry {
         store!(self, network, key.network);
         store!(self, backend, backend);
         store!(self, backend_port, backend_port);
-        store!(self, backend_id, backend_id);
+        store!(self, backend_id, backend_id as u16);
         store!(self, service, service);
         store!(self, client_mac, client_mac);
         store!(self, last_seen, now());

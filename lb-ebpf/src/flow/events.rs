@@ -71,7 +71,7 @@ pub(crate) fn report(entry: &Entry, word: FlowState, kind: u32, network: u16) {
         id: entry.id,
         kind: kind,
         snat: page.address,
-        port: u32::from(page.port(entry.id)),
+        port: entry.snat_port().get().into(),
         time: now(),
         _reserved: 0,
         client: match addr6::index(entry.vip()) {

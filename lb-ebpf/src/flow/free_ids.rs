@@ -4,8 +4,12 @@
 //! wait for every CPU.
 
 use aya_ebpf::programs::TcContext;
-use lb_common::batch::{Batch, FAILED};
+use lb_common::{
+    batch::{Batch, FAILED},
+    maps::snat::base,
+};
 
+use super::snat::offset;
 use crate::maps::FREE_IDS;
 
 /// Puts the ids of a batch at the end of their queue.
@@ -63,7 +67,9 @@ const NONE: u32 = 0;
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_put(slot: u32, id: u32) -> u32 {
-    let put = FREE_IDS.get(slot).map(|queue| queue.push(&id, 0));
+    let put = FREE_IDS
+        .get(slot)
+        .map(|queue| queue.push(&offset(slot as u16, id), 0));
     if let Some(Ok(())) = put { 0 } else { FAILED }
 }
 
@@ -75,7 +81,7 @@ pub(crate) extern "C" fn lb_next(slot: u32) -> u32 {
         return FAILED;
     };
     match queue.pop() {
-        Ok(Some(id)) if queue.push(&id, 0).is_ok() => id,
+        Ok(Some(id)) if queue.push(&id, 0).is_ok() => base(slot as u16) + u32::from(id),
         Ok(None) => NONE,
         Ok(Some(_)) | Err(_) => FAILED,
     }

@@ -24,7 +24,7 @@ use crate::{
         conntrack::{self, ReplyFlow, RequestFlow},
         entry::{Entry, Hit},
         index, rewrite,
-        snat::snat_page,
+        snat::{flow_id, snat_page},
         splice,
     },
     frame::{ip_options, xdp::Xdp},
@@ -60,7 +60,7 @@ fn flow(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Next, DropReason> 
         Err(reason) => return network.undeclared(reason).map(ended),
     };
     let (_, port) = frame.l4.ports();
-    match address.flow_id(port.get()) {
+    match flow_id(&address, port) {
         Some(flow_id) => reply(ctx, &frame, network, flow_id),
         None if address.kind & KIND_VIP != 0 => request(ctx, &frame, network),
         None if sockets::is_local(&frame, network, &address) => {
@@ -88,6 +88,7 @@ fn request(ctx: &XdpContext, frame: &Ipv4Frame<'_>, from: NetworkRef) -> Result<
         RequestFlow::Flow(hit, backend, network) => {
             let to = Destination {
                 flow_id: hit.entry.id,
+                snat_port: hit.entry.snat_port(),
                 is_spliced: hit.word.is_spliced(),
                 address: hit.backend,
                 port: hit.backend_port,
@@ -154,6 +155,7 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let opened = new_flow::begin(&frame, key, &network, &service)?;
     let to = Destination {
         flow_id: opened.entry.id,
+        snat_port: opened.entry.snat_port(),
         is_spliced: false,
         address: opened.flow.backend,
         port: opened.flow.backend_port,
@@ -203,6 +205,7 @@ struct Onward<'a> {
 /// The backend of a flow.
 struct Destination {
     flow_id: u32,
+    snat_port: Be16,
     is_spliced: bool,
     address: Be32,
     port: Be16,
@@ -224,7 +227,7 @@ impl Destination {
             translation: Translation {
                 source: page.address,
                 destination: self.address,
-                source_port: Be16::new(page.port(flow_id)),
+                source_port: self.snat_port,
                 destination_port: self.port,
             },
             network_id: backend.network,

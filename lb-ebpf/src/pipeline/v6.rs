@@ -22,6 +22,7 @@ use crate::{
     flow::{
         conntrack::{self, ReplyFlow, RequestFlow},
         entry::{Entry, Hit},
+        snat::flow_id,
     },
     frame::xdp::Xdp,
     ip::{
@@ -113,7 +114,7 @@ fn flow(ctx: &XdpContext, id: u16, label: Be32, chain: Chain) -> Result<Next, Dr
     let (ethernet, ip) = xdp.ipv6().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv6(&xdp, ethernet, ip, chain)?;
     let (_, port) = frame.l4.ports();
-    match address.flow_id(port.get()) {
+    match flow_id(address, port) {
         Some(flow_id) => reply(&frame, flow_id),
         None if address.kind & KIND_VIP != 0 => request(&frame, label, id),
         None => {

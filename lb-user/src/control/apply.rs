@@ -25,8 +25,8 @@ use super::{
 use crate::{
     config::Limits,
     dataplane::{
-        flows::FlowTable, grace, ids::shuffled, ipv6::Ipv6Maps, maps::Maps, object::Object,
-        readings::Readings,
+        flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps, object::Object, readings::Readings,
+        snat_ports::lots,
     },
     model::{
         registry::{Ids, Kind},
@@ -395,19 +395,15 @@ impl Live {
         Ok(())
     }
 
-    /// A fresh queue, then the pages, which make the slot count as open; no network hands out its ids
-    /// before its record names the slot.
+    /// Which port each id has, a fresh queue, then the pages, which make the slot count as open; no network hands out its
+    /// ids before its record names the slot.
     fn open_snat(&mut self, snat: SnatSlot, object: &Object) -> Result<()> {
+        let lots = lots(snat.snat.ports)?;
+        self.maps.snat_ports.assign(&snat.address(), &lots)?;
         self.maps
             .set_free_ids(u32::from(snat.slot), u32::from(snat.snat.ports))?;
-        object.fill(snat.slot, &shuffled(snat.flow_ids())?)?;
-        let page = SnatPage {
-            address: snat.record,
-            base: base(snat.slot),
-            first_port: snat.snat.first_port,
-            slot: snat.slot,
-        };
-        self.set_pages(snat.slot, &page)
+        object.fill(snat.slot, &snat.flow_ids().collect::<Vec<_>>())?;
+        self.set_pages(snat.slot, &snat.page())
     }
 
     /// Writes all pages of a slot. The first one marks the slot as open: it is written last, and cleared

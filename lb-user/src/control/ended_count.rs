@@ -157,7 +157,7 @@ impl Display for Flows {
 mod tests {
     use super::*;
 
-    fn flow(service: u16, backend: u32) -> Flow {
+    fn flow(service: u16, backend: u16) -> Flow {
         Flow {
             service,
             backend_id: backend,

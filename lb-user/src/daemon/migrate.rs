@@ -34,10 +34,11 @@ pub(super) enum Migration {
 }
 
 /// The maps that flows are lost with; all of them have been there since this version began.
-const OF_FLOWS: [&str; 10] = [
+const OF_FLOWS: [&str; 11] = [
     "REGISTRY",
     "BACKENDS",
     "SNAT_PAGES",
+    "SNAT_PORTS",
     "FREE_IDS",
     "FLOW_LINES",
     "LINE_KEY",

@@ -18,6 +18,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use aya::maps::MapData;
 use lb_common::{
+    addr::Be16,
     conntrack::FlowState,
     maps::{
         flow::{Flow, TIME_SHIFT},
@@ -84,7 +85,7 @@ impl FlowTable {
             last_seen: read!(last_seen),
             network: read!(network),
             service: read!(service),
-            backend_id: read!(backend_id),
+            backend_id: read!(backend_id).into(),
         })
     }
 
@@ -158,6 +159,25 @@ impl FlowTable {
         }
         write!(client vip client_port vip_port backend backend_port network backend_id);
         write!(service client_mac last_seen ack_request ack_reply traffic_request traffic_reply);
+    }
+
+    /// Which SNAT port the flows of an id have.
+    pub fn port(&self, id: u32) -> Option<Be16> {
+        let entry = self.entry(id)?;
+        // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+        let field = unsafe { &raw const (*entry).snat_port };
+        // SAFETY: as above; any bits are valid for the field.
+        Some(unsafe { field.read_volatile() })
+    }
+
+    /// Writes which SNAT port the flows of an id have; none has it yet.
+    pub fn set_port(&self, id: u32, port: u16) {
+        if let Some(entry) = self.entry(id) {
+            // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+            let field = unsafe { &raw mut (*entry).snat_port };
+            // SAFETY: as above; the data plane only reads the field, and any bits are valid for it.
+            unsafe { field.write_volatile(Be16::new(port)) }
+        }
     }
 
     /// Notes that an entry was in use just now.
@@ -279,7 +299,7 @@ impl From<&Flow> for FlowOwners {
         Self {
             network: flow.network,
             service: flow.service,
-            backend: flow.backend_id,
+            backend: flow.backend_id.into(),
         }
     }
 }

@@ -3,11 +3,11 @@
 //! To run such a program takes nothing that a process gives up after its start. A run is never half done: the
 //! kernel looks for signals between the repetitions of a run, and there are none.
 
-use std::{mem, ops::Range};
+use std::mem;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::{
-    maps::{MapData, Queue},
+    maps::{MapData, MapError, Queue},
     programs::{SchedClassifier, TestRun as _, TestRunOptions},
 };
 use lb_common::{
@@ -21,8 +21,46 @@ use rustix::{
 
 use super::object::{FILL, Object, TURN};
 
-/// The queue of free ids of a SNAT address.
-pub type FreeIds = Queue<MapData, u32>;
+/// The queue of free ids of a SNAT address, which holds what is above the first one.
+pub struct FreeIds {
+    first: u32,
+    offsets: Queue<MapData, u16>,
+}
+
+impl FreeIds {
+    /// The queue of the address in this slot.
+    pub(super) const fn new(slot: u16, offsets: Queue<MapData, u16>) -> Self {
+        Self {
+            first: base(slot),
+            offsets,
+        }
+    }
+
+    /// Takes the first id.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or the kernel refuses.
+    pub fn pop(&mut self) -> Result<u32, MapError> {
+        Ok(self.first + u32::from(self.offsets.pop(0)?))
+    }
+
+    /// Puts an id of the address at the end.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room, the kernel refuses, or it is another address's id.
+    pub fn push(&mut self, id: u32) -> Result<(), MapError> {
+        let offset = id
+            .checked_sub(self.first)
+            .and_then(|id| u16::try_from(id).ok());
+        let offset = offset.ok_or(MapError::OutOfBounds {
+            index: id,
+            max_entries: self.first,
+        })?;
+        self.offsets.push(&offset, 0)
+    }
+}
 
 impl Object {
     /// Puts `ids` at the end of the queue of the SNAT address in this slot, in order.
@@ -152,29 +190,13 @@ fn run(program: &SchedClassifier, head: BatchHead, ids: &[u32]) -> Result<Vec<u3
     Ok(ids.skip(Batch::HEAD).take(count).collect())
 }
 
-/// Ids whose order is shuffled together: their entries are in 64 pages, whose translations a processor keeps. With all ids
-/// of an address in one shuffle each packet of another flow would wait for that of its page.
-const STRETCH: usize = 4096;
-
-/// These ids in an order that cannot be foreseen: an id is a SNAT port, and an off-path sender that guesses the port of
-/// a query can forge its answer (RFC 6056, section 3.1). The next one is any of those that are left of some 4096, where the
-/// increments of section 3.3.5 are up to 500; so flows that begin one after the other have entries near each other.
+/// Puts all in an order that cannot be foreseen, after Fisher and Yates; that 2^32 is no multiple of most numbers favours a
+/// place by one in 2^16 at most.
 ///
 /// # Errors
 ///
 /// If the kernel has no random numbers.
-pub fn shuffled(ids: Range<u32>) -> Result<Vec<u32>> {
-    let mut ids: Vec<u32> = ids.collect();
-    let mut stretches: Vec<&mut [u32]> = ids.chunks_mut(STRETCH).collect();
-    for stretch in &mut stretches {
-        shuffle(stretch)?;
-    }
-    shuffle(&mut stretches)?;
-    Ok(stretches.concat())
-}
-
-/// Fisher and Yates; that 2^32 is no multiple of most numbers favours a place by one in 2^16 at most.
-fn shuffle<T>(all: &mut [T]) -> Result<()> {
+pub(super) fn shuffle<T>(all: &mut [T]) -> Result<()> {
     let mut bytes = vec![0; all.len() * size_of::<u32>()];
     random(&mut bytes)?;
     let (words, _) = bytes.as_chunks();
@@ -204,54 +226,7 @@ pub(super) fn random(bytes: &mut [u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    const IDS: Range<u32> = base(3)..base(3) + FLOWS_PER_ADDRESS as u32;
-
-    #[test]
-    fn a_shuffle_has_each_id_once_and_keeps_no_neighbours() {
-        let one = shuffled(IDS).unwrap();
-        let mut sorted = one.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, IDS.collect::<Vec<_>>());
-        // Two are to be expected of each of 14 stretches; more than eighty come once in 10^13 times.
-        let neighbours = one.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1);
-        assert!(neighbours.count() <= 80);
-    }
-
-    /// So their entries are near each other, and the next one can be any of them.
-    #[test]
-    fn ids_of_a_stretch_follow_each_other_and_stretches_come_in_any_order() {
-        let stretch = |id: &u32| (id - IDS.start) as usize / STRETCH;
-        let order = |ids: Vec<u32>| -> Vec<usize> {
-            ids.chunk_by(|one, other| stretch(one) == stretch(other))
-                .map(|ids| stretch(&ids[0]))
-                .collect()
-        };
-        let orders: std::collections::BTreeSet<_> =
-            (0..20).map(|_| order(shuffled(IDS).unwrap())).collect();
-        assert_eq!(orders.len(), 20, "no order of stretches comes twice");
-        for order in orders {
-            assert_eq!(order.len(), IDS.len().div_ceil(STRETCH), "{order:?}");
-        }
-    }
-
-    /// Nor does an id stay where it was, but for one of all.
-    #[test]
-    fn no_two_shuffles_are_alike() {
-        let [one, other] = [0; 2].map(|_| shuffled(IDS).unwrap());
-        let same = one.iter().zip(&other).filter(|(one, other)| one == other);
-        assert!(same.count() <= 20);
-        let stayed = one.iter().zip(IDS).filter(|(id, place)| *id == place);
-        assert!(stayed.count() <= 20);
-    }
-
-    #[test]
-    fn few_ids_are_shuffled_too() {
-        assert!(shuffled(7..7).unwrap().is_empty());
-        assert_eq!(shuffled(7..8).unwrap(), [7]);
-        let orders: std::collections::BTreeSet<_> =
-            (0..1000).map(|_| shuffled(7..10).unwrap()).collect();
-        assert_eq!(orders.len(), 6, "every order of three comes");
-    }
+    const IDS: std::ops::Range<u32> = base(3)..base(3) + FLOWS_PER_ADDRESS as u32;
 
     /// A flow takes the first id once it is back, and the others come round and round.
     #[test]

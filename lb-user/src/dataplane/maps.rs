@@ -32,11 +32,13 @@ use super::{
     doors::Doors,
     flow_lines::FlowLines,
     flows::coarse_now,
+    ids::FreeIds,
     ipv6::Ipv6Maps,
     map_of_maps::{HeldMaps, Inner, Outer},
     object::names,
     quotas::Quotas,
     readings::Readings,
+    snat_ports::SnatPorts,
     splices::SpliceTable,
 };
 use crate::config::Limits;
@@ -68,6 +70,8 @@ pub struct Maps {
     pub backends: Array<MapData, Backend>,
     /// SNAT addresses by page of flow ids.
     pub snat_pages: Array<MapData, SnatPage>,
+    /// Flow ids by SNAT port.
+    pub snat_ports: SnatPorts,
     /// Flow ids by request tuple.
     pub flow_lines: FlowLines,
     /// Flows by id.
@@ -89,7 +93,7 @@ pub struct Maps {
     rings: Outer<Array<MapData, u64>>,
     usage: Array<MapData, u32>,
     samples: Samples,
-    free_ids: Outer<Queue<MapData, u32>>,
+    free_ids: Outer<Queue<MapData, u16>>,
     held: HeldMaps,
 }
 
@@ -185,6 +189,7 @@ impl Maps {
             services: Map::HashMap(services).try_into()?,
             backends,
             snat_pages: Map::Array(pin("SNAT_PAGES")?).try_into()?,
+            snat_ports: SnatPorts::open(folder)?,
             flow_lines: FlowLines::open(folder)?,
             flows,
             splices: SpliceTable::open(folder)?,
@@ -402,10 +407,10 @@ impl Maps {
     /// # Errors
     ///
     /// If the kernel refuses the look-up.
-    pub fn free_ids(&self, slot: u32) -> Result<Option<Queue<MapData, u32>>> {
-        Ok(match self.free_ids.get(slot)? {
+    pub fn free_ids(&self, slot: u16) -> Result<Option<FreeIds>> {
+        Ok(match self.free_ids.get(slot.into())? {
             Inner::None | Inner::Closed => None,
-            Inner::Open(queue) => Some(queue),
+            Inner::Open(queue) => Some(FreeIds::new(slot, queue)),
         })
     }
 
@@ -424,7 +429,7 @@ impl Maps {
     ///
     /// If the kernel refuses the map or the update.
     pub fn set_free_ids(&mut self, slot: u32, size: u32) -> Result<()> {
-        let queue = Queue::<MapData, u32>::create(size, 0)?;
+        let queue = Queue::<MapData, u16>::create(size, 0)?;
         self.free_ids
             .set(slot, &queue)
             .with_context(|| format!("set the queue of free ids of SNAT address {slot}"))

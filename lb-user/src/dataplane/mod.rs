@@ -24,6 +24,7 @@ pub mod peers;
 pub mod pins;
 pub mod quotas;
 pub mod readings;
+pub mod snat_ports;
 pub mod spilled;
 pub mod splices;
 #[cfg(test)]

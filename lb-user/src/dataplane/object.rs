@@ -14,7 +14,9 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use lb_common::maps::{
-    MAX_ADDRESSES, MAX_NETWORKS, declarations, flow_line, snat::flow_entries, usage,
+    MAX_ADDRESSES, MAX_NETWORKS, declarations, flow_line,
+    snat::{PAGE, flow_entries},
+    usage,
 };
 use log::{Log, Metadata, Record};
 
@@ -267,6 +269,7 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         ("LABELS", labels(limits)),
         ("ADDRESSES6", labels(limits).saturating_add(1)),
         ("FLOW_LINES", flow_line::lines(flows)),
+        ("SNAT_PORTS", flows / PAGE),
     ]
 }
 

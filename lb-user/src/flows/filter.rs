@@ -10,7 +10,7 @@ use lb_common::{conntrack::FlowState, maps::flow::Flow};
 
 use crate::{
     api::Filter,
-    flows::evict::selector::FlowChoice,
+    flows::evict::selector::{FlowChoice, SnatPort},
     model::{
         registry::{Ids, Kind},
         snat::{self, SnatSlot},
@@ -55,8 +55,8 @@ pub(crate) fn choose(filter: &Filter, ids: &Ids) -> Result<Vec<FlowChoice>, Stri
         choices = with_each(&choices, &ids, |choice, id| choice.backend = Some(id));
     }
     if let Some(tuple) = snat {
-        let ids = snat_ids(tuple, ids)?;
-        choices = with_each(&choices, &ids, |choice, id| choice.id = Some(id));
+        let ports = snat_ports(tuple, ids)?;
+        choices = with_each(&choices, &ports, |choice, port| choice.snat = Some(port));
     }
     Ok(choices)
 }
@@ -114,10 +114,10 @@ fn of_pool(name: &str, ids: &Ids) -> Result<Vec<u32>, String> {
     }
 }
 
-fn with_each(
+fn with_each<T: Copy>(
     choices: &[FlowChoice],
-    ids: &[u32],
-    set: impl Fn(&mut FlowChoice, u32),
+    ids: &[T],
+    set: impl Fn(&mut FlowChoice, T),
 ) -> Vec<FlowChoice> {
     let all = choices.iter().flat_map(|choice| {
         ids.iter().map(|&id| {
@@ -168,8 +168,8 @@ fn canonical(prefix: IpNet) -> IpNet {
     }
 }
 
-/// The ids of the flows that have this SNAT port: one in each network that has the address.
-fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
+/// The SNAT ports that are meant: one in each network that has the address.
+fn snat_ports(tuple: &str, ids: &Ids) -> Result<Vec<SnatPort>, String> {
     let parsed: SocketAddr = tuple.parse().map_err(|_| {
         format!("{tuple:?} is not a SNAT address and port such as 10.0.0.1:2000 or [fd00::1]:2000")
     })?;
@@ -178,19 +178,18 @@ fn snat_ids(tuple: &str, ids: &Ids) -> Result<Vec<u32>, String> {
         let (_, snat) = snat::parse_name(name)?;
         Some(SnatSlot::new(slot, snat, ids))
     });
-    let found: Vec<u32> = slots.filter_map(|slot| flow_id(&slot, parsed)).collect();
+    let slots = slots.filter(|slot| slot.has(parsed));
+    let port = |slot: SnatSlot| SnatPort {
+        slot: slot.slot,
+        port: parsed.port(),
+    };
+    let found: Vec<SnatPort> = slots.map(port).collect();
     if found.is_empty() {
         return Err(format!(
             "{tuple} is no SNAT port; `lb status` lists SNAT addresses and their ports"
         ));
     }
     Ok(found)
-}
-
-/// The flow id of a SNAT port, if this address in this slot has it.
-pub(crate) fn flow_id(slot: &SnatSlot, tuple: SocketAddr) -> Option<u32> {
-    let here = slot.snat.address == tuple.ip().to_canonical();
-    slot.address().flow_id(tuple.port()).filter(|_| here)
 }
 
 /// The name of a flow's protocol.
@@ -200,7 +199,7 @@ pub(crate) const fn protocol(word: FlowState) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::snat::base;
+    use lb_common::{addr::Be16, maps::snat::base};
 
     use super::*;
 
@@ -250,6 +249,7 @@ mod tests {
             network: 2,
             service: 1,
             backend_id: 1,
+            snat_port: Be16::new(2003),
             ..Flow::default()
         };
         let id = base(0) + 3;
@@ -272,11 +272,15 @@ mod tests {
                 backend_id: 2,
                 ..flow
             },
+            Flow {
+                snat_port: Be16::new(2004),
+                ..flow
+            },
         ];
         for other in others {
             assert!(!meant(&choices, id, &other, its), "{other:?}");
         }
-        assert!(!meant(&choices, id + 1, &flow, its));
+        assert!(!meant(&choices, base(1) + 3, &flow, its));
         for another in [None, Some(IpAddr::from([10, 8, 8, 7]))] {
             assert!(!meant(&choices, id, &flow, another));
         }
@@ -326,23 +330,28 @@ mod tests {
             ..Filter::default()
         };
         let choices = choose(&filter, &ids()).unwrap();
-        let meant: Vec<_> = choices.iter().map(|one| (one.backend, one.id)).collect();
+        let meant: Vec<_> = choices.iter().map(|one| (one.backend, one.snat)).collect();
+        let port = |slot| Some(SnatPort { slot, port: 2005 });
         assert_eq!(
             meant,
             [
-                (Some(3), Some(base(0) + 5)),
-                (Some(3), Some(base(1))),
-                (Some(4), Some(base(0) + 5)),
-                (Some(4), Some(base(1))),
+                (Some(3), port(0)),
+                (Some(3), port(1)),
+                (Some(4), port(0)),
+                (Some(4), port(1)),
             ]
         );
     }
 
     #[test]
     fn a_snat_port_of_ipv6_stands_in_brackets() {
-        assert_eq!(snat_ids("[fd00::1]:2003", &ids()), Ok(vec![base(2) + 3]));
+        let port = SnatPort {
+            slot: 2,
+            port: 2003,
+        };
+        assert_eq!(snat_ports("[fd00::1]:2003", &ids()), Ok(vec![port]));
         for text in ["fd00::1:2003", "[fd00::2]:2003", "[fd00::1]:2010"] {
-            assert!(snat_ids(text, &ids()).is_err(), "{text}");
+            assert!(snat_ports(text, &ids()).is_err(), "{text}");
         }
     }
 

@@ -103,7 +103,7 @@ impl MapCache {
                 Some((self.network(flow.network)?, mac))
             }
             FlowEnd::Backend => {
-                let backend = self.backend(flow.backend_id)?;
+                let backend = self.backend(flow.backend_id.into())?;
                 Some((self.network(backend.network)?, backend.next_hop))
             }
         }
@@ -132,10 +132,8 @@ impl MapCache {
         let queue = self
             .queues
             .entry(slot)
-            .or_insert_with(|| maps.free_ids(u32::from(slot)).ok().flatten());
-        queue
-            .as_mut()
-            .is_some_and(|queue| queue.push(&id, 0).is_ok())
+            .or_insert_with(|| maps.free_ids(slot).ok().flatten());
+        queue.as_mut().is_some_and(|queue| queue.push(id).is_ok())
     }
 
     fn network(&mut self, id: u16) -> Option<Network> {

@@ -175,7 +175,11 @@ impl Cutter {
             if let Some((word, flow)) = ground.table.flow(id)
                 && word.translates()
             {
-                assert_ne!(flow.backend_id, backend, "id {id} survives: {word:?}");
+                assert_ne!(
+                    u32::from(flow.backend_id),
+                    backend,
+                    "id {id} survives: {word:?}"
+                );
             }
         }
         ground.grace();
@@ -183,7 +187,10 @@ impl Cutter {
             self.severed += 1;
             let Severed { id, alive, why, .. } = severed;
             let flow = severed.flow(&ground.table).unwrap();
-            assert_eq!((flow.backend_id, why), (backend, EndReason::Backend));
+            assert_eq!(
+                (u32::from(flow.backend_id), why),
+                (backend, EndReason::Backend)
+            );
             let generation = alive.generation();
             assert_eq!(flow, ground.flow(id, generation, backend, alive.end()));
             ground.ended(id, generation);
@@ -203,7 +210,7 @@ impl Ground {
             vip: Be32::new(id),
             network: NETWORK,
             service: SERVICE,
-            backend_id: backend,
+            backend_id: u16::try_from(backend).unwrap(),
             ack_request: Be32::new(generation),
             ack_reply: Be32::new(generation + 1),
             ..Flow::default()
@@ -408,7 +415,7 @@ fn the_time_of_a_pass_over_a_million_flows() {
             client: Be32::new(0x0a00_0000 | id),
             network: NETWORK,
             service: SERVICE,
-            backend_id: 1 + id % BACKENDS,
+            backend_id: u16::try_from(1 + id % BACKENDS).unwrap(),
             ..Flow::default()
         };
         table.put(id, &flow);

@@ -359,7 +359,7 @@ impl Worker {
                 id,
                 kind,
                 snat: page.address,
-                port: u32::from(page.port(id)),
+                port: flow.snat_port.get().into(),
                 time,
                 client: self.records.labels().client6(id, flow).unwrap_or_default(),
                 ..FlowEvent::default()

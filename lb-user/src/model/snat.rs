@@ -1,12 +1,12 @@
 //! SNAT addresses: their slots, by a name that has all that a flow relies on.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use lb_common::{
     addr::Be32,
     maps::{
         network::{Address, KIND_SNAT},
-        snat::base,
+        snat::{SnatPage, base},
     },
 };
 
@@ -50,10 +50,25 @@ impl SnatSlot {
         }
     }
 
+    /// The record of its pages of flow ids.
+    pub fn page(&self) -> SnatPage {
+        SnatPage {
+            address: self.record,
+            slot: self.slot,
+            ..SnatPage::default()
+        }
+    }
+
     /// Its flow ids, one per port.
     pub fn flow_ids(&self) -> std::ops::Range<u32> {
         let first = base(self.slot);
         first..first + u32::from(self.snat.ports)
+    }
+
+    /// Whether this is one of its ports, or of an IPv4 address as IPv6 writes it.
+    pub fn has(&self, tuple: SocketAddr) -> bool {
+        let here = self.snat.address == tuple.ip().to_canonical();
+        here && self.address().is_of_flow(tuple.port())
     }
 
     /// Its last port.

@@ -18,7 +18,7 @@ use crate::{
     dataplane::{flows::coarse_now, labels::Labels, spilled::SpilledFlows},
     flows::{
         evict::selector::FlowChoice,
-        filter::{choose, flow_id, meant, protocol},
+        filter::{choose, meant, protocol},
         idle::{self, Policy},
         log::clock::millis_since,
     },
@@ -70,7 +70,11 @@ impl Observer {
     pub fn who(&self, tuple: SocketAddr) -> Result<Vec<WhoLine>> {
         let slots = self.snat_slots()?;
         let ids = slots.iter();
-        let ids = ids.filter_map(|(_, slot)| Some((slot, flow_id(slot, tuple)?)));
+        let ids = ids.filter(|(_, slot)| slot.has(tuple));
+        let ids = ids.filter_map(|(_, slot)| {
+            let id = self.maps.snat_ports.flow_id(&slot.address(), tuple.port());
+            Some((slot, id?))
+        });
         let ids: Vec<(&SnatSlot, u32)> = ids.collect();
         if ids.is_empty() {
             let known = slots.iter().map(|(network, slot)| {
@@ -151,7 +155,7 @@ impl<'o> FlowNames<'o> {
         let most = self.policy.timeout(word, flow.service).map(idle::duration);
         let most_ms = most.map(|most| u64::try_from(most.as_millis()).unwrap_or(u64::MAX));
         let left_ms = most_ms.map(|most_ms| most_ms.saturating_sub(idle_ms));
-        let snat = SocketAddr::new(slot.snat.address, port(slot, id));
+        let snat = SocketAddr::new(slot.snat.address, flow.snat_port.get());
         let [bytes_request, bytes_reply] = self.spilled.bytes(id, flow);
         FlowLine {
             network: network.unwrap_or(UNKNOWN).to_owned(),
@@ -173,13 +177,6 @@ impl<'o> FlowNames<'o> {
 
 /// The name of an id that is not known.
 const UNKNOWN: &str = "-";
-
-/// The SNAT port of a flow id of this address.
-fn port(slot: &SnatSlot, id: u32) -> u16 {
-    let offset = id.wrapping_sub(slot.flow_ids().start);
-    let offset = u16::try_from(offset).unwrap_or_default();
-    slot.snat.first_port.wrapping_add(offset)
-}
 
 pub(super) const fn is_live(word: FlowState) -> bool {
     matches!(
@@ -214,34 +211,7 @@ mod tests {
     use lb_common::maps::snat::base;
 
     use super::*;
-    use crate::{config::Snat, model::registry::Ids};
-
-    #[test]
-    fn a_snat_port_is_the_id_of_its_flow() {
-        let address = IpAddr::from([10, 0, 0, 1]);
-        let slot = SnatSlot::new(
-            3,
-            Snat {
-                address,
-                first_port: 2000,
-                ports: 10,
-            },
-            &Ids::default(),
-        );
-        let id = |address, port| flow_id(&slot, SocketAddr::new(address, port));
-        assert_eq!(id(address, 2000), Some(base(3)));
-        assert_eq!(id(address, 2009), Some(base(3) + 9));
-        assert_eq!(
-            [0, 9].map(|offset| port(&slot, base(3) + offset)),
-            [2000, 2009]
-        );
-        for port in [0, 1999, 2010] {
-            assert_eq!(id(address, port), None);
-        }
-        assert_eq!(id([10, 0, 0, 2].into(), 2000), None);
-        assert_eq!(id("::ffff:10.0.0.1".parse().unwrap(), 2000), Some(base(3)));
-        assert_eq!(id("fd00::1".parse().unwrap(), 2000), None);
-    }
+    use crate::model::registry::Ids;
 
     #[test]
     fn a_line_says_when_the_flow_ends() {
@@ -275,6 +245,7 @@ services:
                 network: 1,
                 service,
                 last_seen,
+                snat_port: Be16::new(1029),
                 ..Flow::default()
             };
             let line = names.line(&slot, None, base(0) + 5, word, &flow);

@@ -57,7 +57,7 @@ impl Observer {
         for (_, slot) in self.snat_slots()? {
             let all = slot.flow_ids().filter_map(|id| self.table.flow(id));
             for (_, flow) in all.filter(|(word, _)| is_live(*word)) {
-                *flows.entry(flow.backend_id).or_default() += 1;
+                *flows.entry(flow.backend_id.into()).or_default() += 1;
             }
         }
         Ok(flows)

@@ -283,7 +283,7 @@ impl Legs {
                 backend: (*backend.ip()).into(),
                 backend_port: Be16::new(backend.port()),
                 network: key.network,
-                backend_id,
+                backend_id: u16::try_from(backend_id).unwrap_or_default(),
                 service: service.id,
                 ..Flow::default()
             },
@@ -388,7 +388,7 @@ impl Legs {
         one_less(&mut known.of_service, leg.flow.service);
         one_less(&mut known.of_network, leg.flow.network);
         one_less(&mut known.of_peer, leg.peer);
-        one_less(&mut known.of_backend, leg.flow.backend_id);
+        one_less(&mut known.of_backend, leg.flow.backend_id.into());
     }
 }
 

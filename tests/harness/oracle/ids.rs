@@ -4,12 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{MapData, Queue};
-use lb_common::maps::snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base};
+use lb_common::{
+    addr::Be16,
+    maps::snat::{FLOWS_PER_ADDRESS, base},
+};
 use lb_user::{
     control::apply::read_ids,
     dataplane::{
         flows::{FlowOwners, FlowTable, UsageTable},
+        ids::FreeIds,
         maps::Maps,
         pins::Pins,
     },
@@ -38,12 +41,12 @@ pub fn by_slot(instance: &str) -> Result<BTreeMap<u16, Vec<u32>>> {
     let maps = Maps::open(&Pins::new(instance).maps())?;
     let mut all = BTreeMap::new();
     for slot in 0..maps.limits().snat_addresses {
-        let Some(mut queue) = maps.free_ids(u32::from(slot))? else {
+        let Some(mut queue) = maps.free_ids(slot)? else {
             continue;
         };
-        let ids: Vec<u32> = std::iter::from_fn(|| queue.pop(0).ok()).collect();
+        let ids: Vec<u32> = std::iter::from_fn(|| queue.pop().ok()).collect();
         for id in &ids {
-            queue.push(id, 0)?;
+            queue.push(*id)?;
         }
         all.insert(slot, ids);
     }
@@ -68,10 +71,15 @@ pub fn counted(instance: &str) -> Result<Vec<[usize; 2]>> {
     Ok(by_slot(instance)?.into_iter().map(count).collect())
 }
 
-/// The SNAT port of an id of the first address.
-pub fn port(id: u32) -> u16 {
-    let offset = id.saturating_sub(base(0));
-    FIRST_FLOW_PORT + u16::try_from(offset).unwrap_or_default()
+/// The SNAT ports of [`queued`], in the same order.
+///
+/// # Errors
+///
+/// When the instance is not up.
+pub fn queued_ports(instance: &str) -> Result<Vec<u16>> {
+    let table = FlowTable::open(&Pins::new(instance).maps())?;
+    let ids = queued(instance)?.into_iter();
+    Ok(ids.filter_map(|id| table.port(id)).map(Be16::get).collect())
 }
 
 /// Ids that a test keeps away from the queue of the first SNAT address, so that the others come round
@@ -93,16 +101,16 @@ pub fn leave(instance: &str, count: usize) -> Result<Held> {
         ids: Vec::new(),
     };
     let mut queue = held.queue()?;
-    let left: Vec<u32> = (0..count).map(|_| queue.pop(0)).collect::<Result<_, _>>()?;
-    held.ids.extend(std::iter::from_fn(|| queue.pop(0).ok()));
+    let left: Vec<u32> = (0..count).map(|_| queue.pop()).collect::<Result<_, _>>()?;
+    held.ids.extend(std::iter::from_fn(|| queue.pop().ok()));
     for id in left {
-        queue.push(&id, 0)?;
+        queue.push(id)?;
     }
     Ok(held)
 }
 
 impl Held {
-    fn queue(&self) -> Result<Queue<MapData, u32>> {
+    fn queue(&self) -> Result<FreeIds> {
         self.maps
             .free_ids(0)?
             .context("the first SNAT address has no queue")
@@ -113,7 +121,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let Ok(mut queue) = self.queue() else { return };
         for id in &self.ids {
-            if let Err(error) = queue.push(id, 0) {
+            if let Err(error) = queue.push(*id) {
                 eprintln!("id {id} does not go back: {error}");
             }
         }

@@ -156,8 +156,8 @@ impl View {
                 .maps
                 .snat_pages
                 .get(&(base(u16::try_from(id - 1)?) / PAGE), 0)?;
-            let (address, port) = (Ipv4Addr::from(page.address), page.first_port);
-            self.add(format!("snat {name}: {address} {port}"));
+            let address = Ipv4Addr::from(page.address);
+            self.add(format!("snat {name}: {address}"));
         }
         Ok(())
     }

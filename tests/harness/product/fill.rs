@@ -134,9 +134,24 @@ fn places(
     (places, cells)
 }
 
-/// Gives a SNAT address its ids anew, in order: a test knows which port comes next.
+/// Gives a SNAT address its ids and their ports anew, in the order of the ports: a test knows which one comes next.
 fn put_in_order(maps: &mut Maps, object: &Object, snat: &SnatSlot) -> Result<()> {
-    let ids: Vec<u32> = snat.flow_ids().collect();
+    let address = snat.address();
+    let lots: Vec<u16> = (0..address.count)
+        .map(|port| lot(port, address.count))
+        .collect();
+    maps.snat_ports.assign(&address, &lots)?;
+    let ids: Vec<u32> = lots
+        .iter()
+        .map(|lot| address.base + u32::from(*lot))
+        .collect();
     maps.set_free_ids(snat.slot.into(), u32::try_from(ids.len())?)?;
     object.fill(snat.slot, &ids)
+}
+
+/// The id of a port in a test, both counted from the first of their address, which has `count`: two neighbours have each
+/// other's, so that neither is taken for the other.
+pub(crate) const fn lot(port: u16, count: u16) -> u16 {
+    let other = port ^ 1;
+    if other < count { other } else { port }
 }

@@ -18,7 +18,7 @@ use lb_common::{
     maps::{
         event::FlowEvent,
         fragment::Datagram,
-        snat::{FLOWS_PER_ADDRESS, base},
+        snat::{FIRST_FLOW_PORT, FLOWS_PER_ADDRESS, base},
     },
     rate::{Bucket, QUESTIONS, REFUSALS, Rates},
     reject::v4::Answers,
@@ -360,7 +360,7 @@ impl DataPlane {
             .free_ids(0)
             .expect("a queue")
             .expect("the slot is open");
-        std::iter::from_fn(|| queue.pop(0).ok()).collect()
+        std::iter::from_fn(|| queue.pop().ok()).collect()
     }
 
     /// Puts ids into the queue of the first SNAT address.
@@ -371,7 +371,7 @@ impl DataPlane {
             .expect("a queue")
             .expect("the slot is open");
         for id in ids {
-            queue.push(id, 0).expect("room in the queue");
+            queue.push(*id).expect("room in the queue");
         }
     }
 
@@ -398,7 +398,12 @@ impl DataPlane {
 
     /// The flow id of a SNAT port of the first address.
     pub fn flow_id(port: u16) -> u32 {
-        base(0) + u32::from(port - lb_common::maps::snat::FIRST_FLOW_PORT)
+        Self::flow_id_of(0, port)
+    }
+
+    /// The flow id of a SNAT port of the address in this slot, which has all ports.
+    pub fn flow_id_of(slot: u16, port: u16) -> u32 {
+        base(slot) + u32::from(fill::lot(port - FIRST_FLOW_PORT, FLOWS_PER_ADDRESS))
     }
 
     /// Takes the flow events that are there.

@@ -205,7 +205,7 @@ impl Crowd {
     fn answer(&self, id: u32, flow: &Flow) -> Result<()> {
         let page = self.maps.snat_pages.get(&(id / PAGE), 0)?;
         let from = SocketAddrV4::new(flow.backend.into(), flow.backend_port.get());
-        let to = SocketAddrV4::new(page.address.into(), page.port(id));
+        let to = SocketAddrV4::new(page.address.into(), flow.snat_port.get());
         let expected = flow.ack_reply.get();
         let speaker = &self.backends[usize::from(flow.vip_port.get() == LISTENERS[1].port())];
         speaker.say(from, to, SYN | ACK, [0, expected])

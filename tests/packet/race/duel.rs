@@ -7,12 +7,11 @@ use std::{
     time::Instant,
 };
 
-use lb_common::maps::snat::FIRST_FLOW_PORT;
 use lb_tests::{
     frames::packet::flags::*,
     product::{
         cpu::{self, Dice, Meeting, Nic, Seat},
-        program::{Action, DataPlane, Port},
+        program::{Action, Port},
     },
 };
 use lb_user::dataplane::{flows::FlowTable, maps::Maps};
@@ -135,7 +134,7 @@ impl Arena<'_> {
         let index = self.maps.flow_lines.find(&flow.key(word.is_udp()));
         let index = index.expect("the lines");
         assert_eq!(index, Some(id), "round {round}: {flow:?}");
-        let port = id - DataPlane::flow_id(FIRST_FLOW_PORT) + u32::from(FIRST_FLOW_PORT);
+        let port = u32::from(flow.snat_port.get());
         assert!(ports.iter().all(|&sent| sent == port || sent == 0));
         let reset = talk.request(RST_ONLY, round.wrapping_add(1), 0);
         let (action, _) = self.nic.run(Port::Tenant, &reset);

@@ -183,8 +183,9 @@ pub(super) fn is_live(word: FlowState) -> bool {
 /// The data plane with `count` free ids.
 pub(super) fn data_plane(count: usize) -> (DataPlane, Vec<u32>) {
     let lb = DataPlane::alone(CONFIG);
-    let ids = lb.drain_free_ids()[..count].to_vec();
+    let mut ids = lb.drain_free_ids()[..count].to_vec();
     lb.give_free_ids(&ids);
+    ids.sort_unstable();
     (lb, ids)
 }
 

@@ -123,7 +123,8 @@ fn no_family_takes_an_id_of_the_other() {
         let sent = forwarded(&mut lb, Port::Tenant, &syn);
         assert_eq!(sent[34..36], (1024 + number % PLACES).to_be_bytes());
     }
-    let left: Vec<u32> = (base(six)..base(six) + u32::from(PLACES)).collect();
+    let ports = 1024..1024 + PLACES;
+    let left: Vec<u32> = ports.map(|port| DataPlane::flow_id_of(six, port)).collect();
     assert_untouched(&lb, four, PLACES, &[]);
     assert_untouched(&lb, six, PLACES, &left);
     for id in left {

@@ -139,13 +139,14 @@ fn places(key: u32, behind: u32) -> Places {
 }
 
 #[test]
-fn lines_are_a_third_full_at_most_and_two_at_least() {
+fn lines_are_two_fifths_full_at_most_and_two_at_least() {
     for (flows, expected) in [
         (0, [2, 2]),
         (10, [2, 2]),
-        (11, [3, 2]),
-        (57_344, [10_752, 4096]),
-        (1_127_424, [211_392, 4096]),
+        (12, [2, 2]),
+        (13, [3, 2]),
+        (57_344, [9_408, 4096]),
+        (1_127_424, [184_968, 4096]),
     ] {
         assert_eq!(lines(flows), expected.iter().sum::<u32>(), "{flows}");
         let key = LineKey::new(HashKey::default(), flows);
@@ -181,7 +182,7 @@ fn tuples_in_rows_are_spread_over_lines_and_tags() {
             0x1122_3344_5566_7788,
             0x99aa_bbcc_ddee_ff01,
         ]),
-        WORDS * BEHIND / 3,
+        8 * WORDS * BEHIND / 21,
     );
     let mut of_line = [0; CHOICES].map(|_| vec![0u32; BEHIND as usize]);
     let mut of_tag = vec![0u32; 1 << TAG_BITS];

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
-    addr::{Be16, Mac},
+    addr::Mac,
     icmp::{self, Kind, Message, Quote},
     maps::{
         flow::FlowKey,
@@ -19,7 +19,11 @@ use network_types::ip::IpProto;
 use crate::{
     cell::enter,
     count, emit,
-    flow::{conntrack, snat::snat_page, splice},
+    flow::{
+        conntrack,
+        snat::{flow_id, snat_page},
+        splice,
+    },
     frame::xdp::Xdp,
     lookup::{self, NetworkRef, network_by_id},
     maps::BACKENDS,
@@ -132,7 +136,7 @@ fn way(message: &Message<'_>, quote: &Quote<'_>, id: u16, address: &Address) -> 
     if us != message.ip.destination.get() {
         return None;
     }
-    match address.flow_id(quote.l4.source.get().get()) {
+    match flow_id(address, quote.l4.source.get()) {
         Some(flow_id) if splice::is_sent_by_socket(quote, flow_id) => None,
         Some(flow_id) => to_client(quote, flow_id),
         None if address.kind & KIND_VIP != 0 => to_backend(quote, id),
@@ -154,7 +158,7 @@ fn is_local(
         && quote.ip.protocol.get() == IpProto::Tcp as u8
         && message.ip.header_bytes() == size_of::<Ipv4>()
         && !network.is_host()
-        && if let Some(flow_id) = address.flow_id(port.get()) {
+        && if let Some(flow_id) = flow_id(address, port) {
             splice::is_sent_by_socket(quote, flow_id)
         } else if address.is_local(port.get()) {
             lookup::is_local_peer(network.id, peer, peer_port)
@@ -210,7 +214,7 @@ fn to_backend(quote: &Quote<'_>, id: u16) -> Option<Direction> {
             source: hit.backend,
             destination: page.address,
             source_port: hit.backend_port,
-            destination_port: Be16::new(page.port(hit.entry.id)),
+            destination_port: hit.entry.snat_port(),
         },
         network: backend.network,
         next_hop: backend.next_hop,

@@ -3,7 +3,7 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
-    addr::{Be16, Be32, Be128, Mac},
+    addr::{Be32, Be128, Mac},
     icmp::Kind,
     icmp6::{self, Message, Quote},
     maps::{
@@ -20,7 +20,10 @@ use network_types::ip::IpProto;
 use crate::{
     cell::enter,
     emit,
-    flow::{conntrack, snat::snat_page},
+    flow::{
+        conntrack,
+        snat::{flow_id, snat_page},
+    },
     frame::xdp::Xdp,
     lookup,
     maps::BACKENDS,
@@ -131,7 +134,7 @@ fn error(
 /// The way of an error through the flow of what it quotes, which we had sent, if there is one.
 #[inline(always)]
 fn way(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
-    match ours.address.flow_id(quote.l4.source.get().get()) {
+    match flow_id(ours.address, quote.l4.source.get()) {
         Some(flow_id) => to_client(quote, flow_id),
         None if ours.address.kind & KIND_VIP != 0 => to_backend(quote, ours),
         None => None,
@@ -197,7 +200,7 @@ fn to_backend(quote: &Quote<'_>, ours: &Ours<'_>) -> Option<Direction> {
             source: lookup::unlabel(hit.backend)?,
             destination: lookup::unlabel(page.address)?,
             source_port: hit.backend_port,
-            destination_port: Be16::new(page.port(hit.entry.id)),
+            destination_port: hit.entry.snat_port(),
         },
         network: backend.network,
         next_hop: backend.next_hop,

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
-    addr::{Be16, Be128},
+    addr::Be128,
     csum_partial::{self, OPEN, TOO_LONG},
     maps::{
         fragment::FROM_BACKEND,
@@ -121,12 +121,11 @@ fn translation(hit: &Hit, direction: u16) -> Result<Translation<Be128>, DropReas
             destination_port: hit.key.client_port,
         });
     }
-    let flow_id = hit.entry.id;
-    let page = snat_page(flow_id).ok_or(DropReason::RecordMissing)?;
+    let page = snat_page(hit.entry.id).ok_or(DropReason::RecordMissing)?;
     Ok(Translation {
         source: address(page.address)?,
         destination: address(hit.backend)?,
-        source_port: Be16::new(page.port(flow_id)),
+        source_port: hit.entry.snat_port(),
         destination_port: hit.backend_port,
     })
 }

@@ -22,7 +22,7 @@ use crate::{
 ///
 /// If the kernel refuses a look-up, a turn or a push.
 pub fn recover(maps: &Maps, object: &Object, table: &FlowTable, slot: &SnatSlot) -> Result<usize> {
-    let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? else {
+    let Some(mut queue) = maps.free_ids(slot.slot)? else {
         return Ok(0);
     };
     let ids = slot.flow_ids();
@@ -35,7 +35,7 @@ pub fn recover(maps: &Maps, object: &Object, table: &FlowTable, slot: &SnatSlot)
         lost = missing(&lost, &object.turn(slot.slot)?, table);
     }
     for (id, _) in &lost {
-        queue.push(id, 0)?;
+        queue.push(*id)?;
     }
     Ok(lost.len())
 }

@@ -187,7 +187,7 @@ impl Retired {
         let refers = network_is_gone
             || self.draining.contains(&slot)
             || self.services.contains(&flow.service)
-            || self.backends.contains(&flow.backend_id);
+            || self.backends.contains(&flow.backend_id.into());
         // A flow of a VIP that is gone while its service stays is cut, and its ends reset, as with IPv4.
         let has_label = labels_of(flow).any(|index| self.labels.contains(&index));
         let vip = AddressKey::new(flow.vip, flow.network);
@@ -213,7 +213,7 @@ impl Retired {
     pub(super) fn release(&mut self, flow: &Flow, slot: u16) {
         self.networks.remove(&flow.network);
         self.services.remove(&flow.service);
-        self.backends.remove(&flow.backend_id);
+        self.backends.remove(&flow.backend_id.into());
         self.draining.remove(&slot);
         self.gone.remove(&slot);
         for index in labels_of(flow) {
@@ -386,7 +386,7 @@ mod tests {
         }
     }
 
-    fn flow(network: u16, service: u16, backend_id: u32) -> Flow {
+    fn flow(network: u16, service: u16, backend_id: u16) -> Flow {
         Flow {
             network,
             service,

@@ -12,7 +12,7 @@ use lb_common::{
         event::{FlowEvent, REMOVED},
         flow::Flow,
         network::{AddressKey, Network},
-        snat::{SnatPage, base},
+        snat::SnatPage,
     },
 };
 
@@ -216,8 +216,8 @@ impl Sweeper {
                         // The reader of its end may have to look up what its labels stand for.
                         free.release(&flow, slot.slot);
                     }
-                    if let Some(mut queue) = maps.free_ids(u32::from(slot.slot))? {
-                        queue.push(&id, 0)?;
+                    if let Some(mut queue) = maps.free_ids(slot.slot)? {
+                        queue.push(id)?;
                     }
                 }
             }
@@ -231,7 +231,7 @@ impl Sweeper {
         if word.in_use() {
             self.usage.count(id, &FlowOwners::from(&flow), -1);
         }
-        let port = u32::from(slot.snat.first_port) + (id - base(slot.slot));
+        let port = flow.snat_port.get().into();
         self.reporter.report(FlowEvent {
             flow: Flow {
                 word: word.raw(),
@@ -261,7 +261,7 @@ mod tests {
 
     use lb_common::{
         addr::Be16,
-        maps::{quota, usage},
+        maps::{quota, snat::base, usage},
     };
 
     use super::*;
@@ -300,6 +300,7 @@ mod tests {
             network: 3,
             service: 9,
             backend_id: 70,
+            snat_port: Be16::new(20_007),
             ..Flow::default()
         };
         let id = base(1) + 7;

@@ -13,6 +13,7 @@ use lb_common::{
         flow::Flow,
         rule::ALLOW,
         service::ServiceKey,
+        snat::slot,
     },
 };
 
@@ -67,6 +68,17 @@ pub struct FlowChoice {
     pub client: Option<IpNet>,
     /// With this flow id.
     pub id: Option<u32>,
+    /// From this SNAT port.
+    pub snat: Option<SnatPort>,
+}
+
+/// A port of the SNAT address in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SnatPort {
+    /// The slot.
+    pub slot: u16,
+    /// The port, host order.
+    pub port: u16,
 }
 
 /// Why a flow is cut.
@@ -161,11 +173,14 @@ impl EvictSelector {
             (&self.drained, EndReason::Drained),
             (&self.backends, EndReason::Backend),
         ] {
-            if backends.contains(&flow.backend_id) {
+            if backends.contains(&flow.backend_id.into()) {
                 return Some(why);
             }
         }
-        if id < FIRST_LEG && is_unanswered(flow) && self.unanswered.contains(&flow.backend_id) {
+        if id < FIRST_LEG
+            && is_unanswered(flow)
+            && self.unanswered.contains(&flow.backend_id.into())
+        {
             return Some(EndReason::Backend);
         }
         let listener = listener(flow);
@@ -198,11 +213,17 @@ impl FlowChoice {
             backend,
             client,
             id,
+            snat,
         } = self;
+        let its_port = || SnatPort {
+            slot: u16::try_from(slot(flow_id)).unwrap_or(u16::MAX),
+            port: flow.snat_port.get(),
+        };
         is(network.as_ref(), &flow.network)
             && is(service.as_ref(), &flow.service)
-            && is(backend.as_ref(), &flow.backend_id)
+            && is(backend.as_ref(), &flow.backend_id.into())
             && is(id.as_ref(), &flow_id)
+            && snat.is_none_or(|snat| snat == its_port())
             && client.is_none_or(|prefix| its_client.is_some_and(|its| prefix.contains(&its)))
     }
 }
@@ -273,6 +294,10 @@ mod tests {
     use crate::flows::idle::words::*;
 
     const ID: u32 = 1030;
+    const SNAT: SnatPort = SnatPort {
+        slot: 0,
+        port: 2005,
+    };
 
     fn net(text: &str) -> IpNet {
         text.parse().unwrap()
@@ -295,6 +320,7 @@ mod tests {
             network: 2,
             service: 5,
             backend_id: 7,
+            snat_port: Be16::new(SNAT.port),
             vip: Ipv4Addr::new(10, 9, 9, 9).into(),
             ..Flow::default()
         }
@@ -579,6 +605,7 @@ mod tests {
             backend: Some(7),
             client: Some(net("10.1.2.0/24")),
             id: Some(ID),
+            snat: Some(SNAT),
         };
         assert!(whole.holds(&flow(), ID, client("10.1.2.3")));
         assert!(!whole.holds(&flow(), ID, None));
@@ -601,6 +628,14 @@ mod tests {
             },
             FlowChoice {
                 id: Some(7),
+                ..whole.clone()
+            },
+            FlowChoice {
+                snat: Some(SnatPort { slot: 1, ..SNAT }),
+                ..whole.clone()
+            },
+            FlowChoice {
+                snat: Some(SnatPort { port: 1025, ..SNAT }),
                 ..whole.clone()
             },
         ];

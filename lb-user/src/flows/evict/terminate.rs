@@ -131,12 +131,12 @@ mod tests {
     use crate::flows::idle::words::*;
 
     const ID: u32 = 3;
-    const BACKEND: u32 = 7;
+    const BACKEND: u16 = 7;
     const NOW: Ticks = 99;
     const OWNERS: FlowOwners = FlowOwners {
         network: 2,
         service: 5,
-        backend: BACKEND,
+        backend: BACKEND as u32,
     };
 
     fn table(word: FlowState) -> FlowTable {
@@ -152,9 +152,9 @@ mod tests {
         table
     }
 
-    fn cut(backend: u32) -> EvictSelector {
+    fn cut(backend: u16) -> EvictSelector {
         EvictSelector {
-            backends: [backend].into(),
+            backends: [backend.into()].into(),
             ..EvictSelector::default()
         }
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn one_that_is_answered_meanwhile_is_no_unanswered_one() {
         let cut = EvictSelector {
-            unanswered: [BACKEND].into(),
+            unanswered: [BACKEND.into()].into(),
             ..EvictSelector::default()
         };
         let table = table(new());

@@ -51,7 +51,7 @@ impl<'a> Tuple<'a> {
             flow,
             to_client: SegmentAddresses::new(vip, client)?,
             to_backend: SegmentAddresses::new(snat, backend)?,
-            snat_port: Be16::new(page.port(id)),
+            snat_port: flow.snat_port,
         })
     }
 
@@ -169,6 +169,7 @@ mod tests {
             ack_request: Be32::new(0),
             ack_reply: Be32::new(1001),
             client_mac: Mac::new(CLIENT_MAC),
+            snat_port: Be16::new(1031),
             ..Flow::default()
         }
     }
@@ -176,9 +177,7 @@ mod tests {
     fn page() -> SnatPage {
         SnatPage {
             address: Ipv4Addr::new(10, 32, 96, 50).into(),
-            base: base(0),
-            first_port: 1024,
-            slot: 0,
+            ..SnatPage::default()
         }
     }
 

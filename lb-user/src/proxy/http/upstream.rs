@@ -220,7 +220,7 @@ impl Upstreams {
         self.stages.served_by(leg.id);
         spawn_connection(carried.carry(connection.with_upgrades()));
         Ok(Upstream {
-            backend: leg.flow().backend_id,
+            backend: leg.flow().backend_id.into(),
             name,
             sender,
             leg,

@@ -249,11 +249,11 @@ impl PortLeases {
     }
 
     fn lend_any(&self, slot: &SnatSlot, purpose: &Purpose) -> Option<PortLease> {
-        let queue = self.maps().free_ids(u32::from(slot.slot));
+        let queue = self.maps().free_ids(slot.slot);
         let mut queue = queue.ok().flatten()?;
         for attempt in 0..ATTEMPTS {
             // An error is a queue without free ids.
-            let id = queue.pop(0).ok()?;
+            let id = queue.pop().ok()?;
             let is_last = attempt + 1 == ATTEMPTS;
             if let Some(lease) = self.claim(SnatFlowId { id, slot }, purpose, &mut queue, is_last) {
                 return Some(lease);
@@ -270,7 +270,7 @@ impl PortLeases {
         is_last: bool,
     ) -> Option<PortLease> {
         let table = &self.mapped().table;
-        let word = table.word(id)?;
+        let (word, port) = (table.word(id)?, table.port(id)?);
         let before = word
             .claimable()
             .then(|| table.fields(id, [word; 2]))
@@ -297,21 +297,19 @@ impl PortLeases {
             // A word that is left leads nowhere.
             let _left = self.maps().flow_lines.remove(&flow.key(word.is_udp()), id);
         }
-        let flow = record(purpose);
+        let flow = Flow {
+            snat_port: port,
+            ..record(purpose)
+        };
         table.fill(id, &flow);
         self.lent().ids.insert(id);
-        let offset = id.wrapping_sub(slot.flow_ids().start);
-        let port = slot
-            .snat
-            .first_port
-            .wrapping_add(u16::try_from(offset).ok()?);
         Some(PortLease {
             leases: self.clone(),
             id,
             slot: slot.slot,
             word: lent,
             flow,
-            source: SocketAddrV4::new(slot.record.into(), port),
+            source: SocketAddrV4::new(slot.record.into(), port.get()),
             held: None,
             backend_rests: false,
             part: None,
@@ -319,7 +317,7 @@ impl PortLeases {
     }
 
     fn give_back(&self, id: u32, slot: u16) {
-        let queue = self.maps().free_ids(u32::from(slot));
+        let queue = self.maps().free_ids(slot);
         if let Ok(Some(mut queue)) = queue {
             put_back(&mut queue, id);
         }
@@ -329,7 +327,7 @@ impl PortLeases {
 /// The tail of the queue: an id there waits longest.
 fn put_back(queue: &mut FreeIds, id: u32) {
     // It has room for every id. One that is lost all the same is found by the next start.
-    let _full = queue.push(&id, 0);
+    let _full = queue.push(id);
 }
 
 /// Whether it is our own expiry, and no other claim, that has changed a word: the id is still the one that
@@ -361,7 +359,7 @@ fn record(purpose: &Purpose) -> Flow {
         network: key.network,
         backend: (*backend.ip()).into(),
         backend_port: Be16::new(backend.port()),
-        backend_id,
+        backend_id: u16::try_from(backend_id).unwrap_or_default(),
         service,
         last_seen: now(),
         ..Flow::default()

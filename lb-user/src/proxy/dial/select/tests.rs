@@ -110,7 +110,7 @@ impl Site {
         let carriage = Ok(offer(TcpOptions::default()));
         let connected = candidates.connect(&key, &service, None, carriage, &self.shared);
         let BackendConnection { guard, .. } = connected.await?;
-        Ok(guard.leg.flow().backend_id)
+        Ok(guard.leg.flow().backend_id.into())
     }
 
     fn redispatched(&self) -> u64 {

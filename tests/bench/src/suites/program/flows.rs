@@ -149,7 +149,7 @@ impl Crowd {
             let page = maps.snat_pages.get(&(id / PAGE), 0)?;
             Ok(Flow {
                 client,
-                snat: SocketAddrV4::new(page.address.into(), page.port(id)),
+                snat: SocketAddrV4::new(page.address.into(), flow.snat_port.get()),
                 backend: flow.backend.into(),
             })
         };

@@ -44,9 +44,10 @@ const HELLO: u32 = 517;
 pub(super) fn hand_over(stand: &mut Stand) -> Result<[Frame; 2]> {
     let id = lent_id(stand)?;
     let page = stand.plane.maps.snat_pages.get(&(id / PAGE), 0)?;
-    let snat = SocketAddrV4::new(page.address.into(), page.port(id)).to_string();
     let flow = flow(stand)?;
     let table = stand.plane.flow_table();
+    let port = table.port(id).context("no entry")?;
+    let snat = SocketAddrV4::new(page.address.into(), port.get()).to_string();
     let mut word = table.word(id).context("no entry")?;
     let mut change = |next: lb_common::conntrack::FlowState| {
         ensure!(table.swap(id, word, next), "{word:?} has changed");
@@ -96,9 +97,9 @@ fn lent_id(stand: &Stand) -> Result<u32> {
     for slot in 0..maps.limits().snat_addresses {
         let page = maps.snat_pages.get(&(base(slot) / PAGE), 0)?;
         if page.address == hub {
-            let queue = maps.free_ids(slot.into())?;
+            let queue = maps.free_ids(slot)?;
             let mut queue = queue.context("no queue of free ids")?;
-            return queue.pop(0).context("take a free id");
+            return queue.pop().context("take a free id");
         }
     }
     anyhow::bail!("no SNAT address of the hub")
@@ -124,7 +125,7 @@ fn flow(stand: &Stand) -> Result<Flow> {
         network: stand.network("tenant-a")?,
         backend,
         backend_port,
-        backend_id: known.context("no such backend")?.0,
+        backend_id: u16::try_from(known.context("no such backend")?.0)?,
         service: u16::try_from(service.context("no such service")?)?,
         client_mac: CLIENT,
         last_seen: coarse_now()?,

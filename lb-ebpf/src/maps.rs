@@ -94,7 +94,11 @@ pub(crate) static SNAT_PAGES: Array<
 > = Array::new();
 /// Flow ids by their ports.
 #[btf_map]
-pub(crate) static SNAT_PORTS: Array<PortPage, { (1 + PAGES_PER_ADDRESS) as usize }> = Array::new();
+pub(crate) static SNAT_PORTS: Array<
+    PortPage,
+    { (1 + PAGES_PER_ADDRESS) as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
 #[btf_map]
 pub(crate) static FREE_IDS: ArrayOfMaps<
     Queue<u16, { FLOWS_PER_ADDRESS as usize }>,

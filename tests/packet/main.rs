@@ -44,6 +44,7 @@ mod partial;
 mod pass;
 mod peers;
 mod policy;
+mod ports;
 mod queue;
 mod quota;
 mod race;

@@ -176,6 +176,7 @@ pub const MAPS: [MapDeclaration; 45] = [
     .holds("flow id / 1024", "SNAT address")
     .used(USER, XDP),
     array::<PortPage>("SNAT_PORTS", Limited("1 + 55 × `snat_addresses`"))
+        .mapped()
         .holds("1024 SNAT ports", "offsets of their flow ids from the first of the address; random, made when it is opened")
         .used(USER, BOTH),
     array_of_maps("FREE_IDS", Fixed(MAX_SNAT_ADDRESSES))

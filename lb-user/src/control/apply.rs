@@ -399,7 +399,7 @@ impl Live {
     /// ids before its record names the slot.
     fn open_snat(&mut self, snat: SnatSlot, object: &Object) -> Result<()> {
         let lots = lots(snat.snat.ports)?;
-        self.maps.snat_ports.assign(&snat.address(), &lots)?;
+        self.maps.snat_ports.assign(&snat.address(), &lots);
         self.maps
             .set_free_ids(u32::from(snat.slot), u32::from(snat.snat.ports))?;
         object.fill(snat.slot, &snat.flow_ids().collect::<Vec<_>>())?;

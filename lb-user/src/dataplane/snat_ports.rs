@@ -2,53 +2,44 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use aya::maps::{Array, Map, MapData};
+use anyhow::Result;
 use lb_common::maps::{
     network::Address,
     snat::{PAGE, PortPage},
 };
 
-use super::{flows::FlowTable, ids::shuffle};
+use super::{flows::FlowTable, ids::shuffle, mapped::MappedArray};
 
 /// The flow ids of SNAT ports, and the entries that say the ports of ids.
+#[derive(Debug)]
 pub struct SnatPorts {
-    pages: Array<MapData, PortPage>,
+    pages: MappedArray<PortPage>,
     flows: FlowTable,
 }
 
 impl SnatPorts {
-    /// Opens the pinned maps in `folder`.
+    /// Maps the pinned maps in `folder`.
     ///
     /// # Errors
     ///
     /// If a pin is missing or the kernel refuses a mapping.
     pub fn open(folder: &Path) -> Result<Self> {
-        let pages = MapData::from_pin(folder.join("SNAT_PORTS"));
-        let pages = pages.context("open the pinned map SNAT_PORTS")?;
         Ok(Self {
-            pages: Map::Array(pages).try_into()?,
+            pages: MappedArray::open(folder, "SNAT_PORTS")?,
             flows: FlowTable::open(folder)?,
         })
     }
 
     /// Gives each port of an address that has no flows the id with this offset: those of `ids`, in the order of the ports.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel refuses a write.
-    pub fn assign(&mut self, address: &Address, ids: &[u16]) -> Result<()> {
+    pub fn assign(&self, address: &Address, ids: &[u16]) {
         for (port, id) in (address.first_port..).zip(ids) {
             self.flows.set_port(address.base + u32::from(*id), port);
         }
         for (number, ids) in (address.base / PAGE..).zip(ids.chunks(PAGE as usize)) {
-            let mut page = [0; PAGE as usize];
+            let mut page: PortPage = [0; PAGE as usize];
             page[..ids.len()].copy_from_slice(ids);
-            self.pages
-                .set(number, &page, 0)
-                .context("say which SNAT ports flow ids have")?;
+            self.pages.write(number, page);
         }
-        Ok(())
     }
 
     /// The flow id of a port of an address, if it is one of its flows'.
@@ -56,7 +47,7 @@ impl SnatPorts {
         let mut found = [0; PAGE as usize];
         let page = &mut found;
         address.flow_id(port, |number| {
-            *page = self.pages.get(&number, 0).ok()?;
+            *page = self.pages.read(number)?;
             Some(page)
         })
     }

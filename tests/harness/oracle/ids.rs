@@ -71,15 +71,19 @@ pub fn counted(instance: &str) -> Result<Vec<[usize; 2]>> {
     Ok(by_slot(instance)?.into_iter().map(count).collect())
 }
 
-/// The SNAT ports of [`queued`], in the same order.
+/// The SNAT ports of [`by_slot`], in the same order.
 ///
 /// # Errors
 ///
 /// When the instance is not up.
-pub fn queued_ports(instance: &str) -> Result<Vec<u16>> {
+pub fn ports_by_slot(instance: &str) -> Result<BTreeMap<u16, Vec<u16>>> {
     let table = FlowTable::open(&Pins::new(instance).maps())?;
-    let ids = queued(instance)?.into_iter();
-    Ok(ids.filter_map(|id| table.port(id)).map(Be16::get).collect())
+    let ports = |ids: Vec<u32>| {
+        let ports = ids.into_iter().filter_map(|id| table.port(id));
+        ports.map(Be16::get).collect()
+    };
+    let all = by_slot(instance)?.into_iter();
+    Ok(all.map(|(slot, ids)| (slot, ports(ids))).collect())
 }
 
 /// Ids that a test keeps away from the queue of the first SNAT address, so that the others come round

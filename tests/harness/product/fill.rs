@@ -12,7 +12,7 @@ use lb_user::{
         desired::{Attachment, Desired, desired},
         plan::plan,
     },
-    dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins},
+    dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins, snat_ports::lots},
     model::{registry::Ids, snat::SnatSlot},
     network::{
         link::Link,
@@ -136,17 +136,11 @@ fn places(
 
 /// Gives a SNAT address its ids and their ports anew, in the order of the ports: a test knows which one comes next.
 fn put_in_order(maps: &mut Maps, object: &Object, snat: &SnatSlot) -> Result<()> {
-    let address = snat.address();
-    let lots: Vec<u16> = (0..address.count)
-        .map(|port| lot(port, address.count))
-        .collect();
-    maps.snat_ports.assign(&address, &lots)?;
-    let ids: Vec<u32> = lots
-        .iter()
-        .map(|lot| address.base + u32::from(*lot))
-        .collect();
-    maps.set_free_ids(snat.slot.into(), u32::try_from(ids.len())?)?;
-    object.fill(snat.slot, &ids)
+    let count = snat.snat.ports;
+    let lots: Vec<u16> = (0..count).map(|port| lot(port, count)).collect();
+    let first = snat.flow_ids().start;
+    let ids: Vec<u32> = lots.iter().map(|lot| first + u32::from(*lot)).collect();
+    give(maps, object, snat, (&lots, &ids))
 }
 
 /// The id of a port in a test, both counted from the first of their address, which has `count`: two neighbours have each
@@ -154,4 +148,22 @@ fn put_in_order(maps: &mut Maps, object: &Object, snat: &SnatSlot) -> Result<()>
 pub(crate) const fn lot(port: u16, count: u16) -> u16 {
     let other = port ^ 1;
     if other < count { other } else { port }
+}
+
+/// Gives a SNAT address its ids in a row, whose ports are drawn by lot, as `lb` does.
+pub(crate) fn draw(maps: &mut Maps, object: &Object, snat: &SnatSlot) -> Result<()> {
+    let in_a_row: Vec<u32> = snat.flow_ids().collect();
+    give(maps, object, snat, (&lots(snat.snat.ports)?, &in_a_row))
+}
+
+/// Gives its ports their ids, and its queue ids in an order.
+fn give(
+    maps: &mut Maps,
+    object: &Object,
+    snat: &SnatSlot,
+    (lots, ids): (&[u16], &[u32]),
+) -> Result<()> {
+    maps.snat_ports.assign(&snat.address(), lots);
+    maps.set_free_ids(snat.slot.into(), u32::try_from(ids.len())?)?;
+    object.fill(snat.slot, ids)
 }

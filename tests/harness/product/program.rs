@@ -396,6 +396,22 @@ impl DataPlane {
         Map::Array(map).try_into().expect("its layout")
     }
 
+    /// Gives the ids of every SNAT address out in a row, and draws their ports by lot, as `lb` does; before there are flows.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn draw_ports(&mut self) -> Result<()> {
+        let Self {
+            maps,
+            desired,
+            loaded,
+            ..
+        } = self;
+        let mut all = desired.snat.iter();
+        all.try_for_each(|snat| fill::draw(maps, &loaded.object, snat))
+    }
+
     /// The flow id of a SNAT port of the first address.
     pub fn flow_id(port: u16) -> u32 {
         Self::flow_id_of(0, port)

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use anyhow::{Result, ensure};
-use lb_common::maps::snat::{FLOWS_PER_ADDRESS, base};
+use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT};
 use lb_tests::{
     oracle::ids,
     product::lb::{Lb, USER},
@@ -19,22 +19,21 @@ use crate::{
 const ONE: &[Ipv4Addr] = &[SNAT];
 const TWO: &[Ipv4Addr] = &[SNAT, Ipv4Addr::new(10, 32, 96, 51)];
 
-/// The places of the ports that wait, in the order in which they will come; by the slot of the address. Each is
+/// The ports that wait, in the order in which they will come; by the slot of the address. Each is
 /// there once, and hardly one comes next to its neighbour: two are to be expected of so many.
-fn waiting(topology: &Topology) -> Result<BTreeMap<u16, Vec<u32>>> {
-    let mut all = ids::by_slot(topology.run())?;
-    for (slot, places) in &mut all {
-        places.iter_mut().for_each(|id| *id -= base(*slot));
-        let mut sorted = places.clone();
+fn waiting(topology: &Topology) -> Result<BTreeMap<u16, Vec<u16>>> {
+    let all = ids::ports_by_slot(topology.run())?;
+    for ports in all.values() {
+        let mut sorted = ports.clone();
         sorted.sort_unstable();
-        ensure!(sorted.into_iter().eq(0..FLOWS_PER_ADDRESS.into()));
-        ensure!(alike(places.windows(2).map(|pair| (pair[0] + 1, pair[1]))) <= 20);
-        ensure!(alike(places.windows(2).map(|pair| (pair[0], pair[1] + 1))) <= 20);
+        ensure!(sorted.into_iter().eq(FIRST_FLOW_PORT..FIRST_LEG_PORT));
+        ensure!(alike(ports.windows(2).map(|pair| (pair[0] + 1, pair[1]))) <= 20);
+        ensure!(alike(ports.windows(2).map(|pair| (pair[0], pair[1] + 1))) <= 20);
     }
     Ok(all)
 }
 
-fn alike(pairs: impl Iterator<Item = (u32, u32)>) -> usize {
+fn alike(pairs: impl Iterator<Item = (u16, u16)>) -> usize {
     pairs.filter(|(one, other)| one == other).count()
 }
 
@@ -52,10 +51,10 @@ fn the_order_of_ports_is_another_one_for_each_address_and_each_time() -> Result<
     lb.process().stop()?;
     lb.restart(&config(TWO))?;
     let mut after = waiting(&topology)?;
-    for (slot, places) in &mut after {
+    for (slot, ports) in &mut after {
         // It was turned around by one.
-        places.rotate_right(1);
-        ensure!(both[slot] == *places, "slot {slot}");
+        ports.rotate_right(1);
+        ensure!(both[slot] == *ports, "slot {slot}");
     }
     drop(lb);
     let _lb = Lb::start(&topology, &config(TWO))?;

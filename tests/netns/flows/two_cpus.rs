@@ -135,7 +135,7 @@ impl Storm {
                 frame.between(node, mgmt).bytes()
             })
         };
-        let mut ports = ids::queued_ports(topology.run())?.into_iter();
+        let mut ports = ids::ports_by_slot(topology.run())?.into_values().flatten();
         Ok(Self {
             tenant: RawPort::open(&topology.tenant_lan, LB_PORT)?,
             mgmt: RawPort::open(&topology.mgmt_lan, LB_PORT)?,

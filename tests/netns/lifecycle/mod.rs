@@ -5,6 +5,7 @@ mod bad_start;
 mod clock;
 mod confirm;
 mod disk;
+mod doors;
 mod faults;
 mod killed;
 pub(crate) mod mend;

@@ -77,7 +77,8 @@ impl Crowd {
     /// None yet, and at most so many. The tables have room for a million in any case: their size alone says how
     /// far apart connections are.
     pub(super) fn new(most: u32) -> Result<Self> {
-        let plane = DataPlane::with_own_limits(&config())?;
+        let mut plane = DataPlane::with_own_limits(&config())?;
+        plane.draw_ports()?;
         let rows = u32::try_from(ROWS.len())?;
         Ok(Self {
             stand: Stand::new(plane, 2 * BLOCK + rows * most)?,

@@ -48,8 +48,8 @@ fn accesses(helper: i32) -> &'static [Access] {
     }
 }
 
-/// Bytes of a flow id.
-const ID: i32 = 4;
+/// Bytes of what a queue holds of a flow id.
+const ID: i32 = 2;
 
 /// How many ways that have written the same are walked apart, if they know different things.
 const APART: usize = 8;

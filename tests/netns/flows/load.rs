@@ -16,7 +16,7 @@ use lb_tests::{
     poll,
     product::lb::Lb,
     servers::peers::{DNS_NAME, Peers},
-    topology::{API, CONFIG, DNS, ECHO, Host, SNAT, Topology},
+    topology::{API, CONFIG, DNS, ECHO, Host, LB_PORT, SNAT, Topology},
     traffic::{
         client::{self, Transfer},
         programs,
@@ -43,9 +43,15 @@ fn ten_thousand_connections_give_every_id_back() -> Result<()> {
     let lb = Lb::start(&topology, CONFIG)?;
     let sources = add_sources(topology.client())?;
     let captures = capture_syns(&topology)?;
+    let resets = capture_resets(&topology)?;
     let before = Ledger::read(&topology, &lb)?;
 
-    connect_from_all(topology.client(), &sources)?;
+    if let Err(failures) = connect_from_all(topology.client(), &sources) {
+        let resets: Vec<_> = resets.into_iter().map(Capture::stop).collect();
+        return Err(failures.context(format!(
+            "resets before the nodes and at the client: {resets:?}"
+        )));
+    }
 
     for (server, capture) in peers.nodes().iter().zip(captures) {
         let connections: u64 = server.echo_connections();
@@ -162,6 +168,19 @@ fn capture_syns(topology: &Topology) -> Result<Vec<Capture>> {
             let filter = format!("dst host {} and {syn}", node.address);
             Capture::start(&node.netns, "eth0", &filter, topology.dir())
         })
+        .collect()
+}
+
+/// Resets between lb and the nodes, and at the client: they say what a connection was broken by.
+fn capture_resets(topology: &Topology) -> Result<Vec<Capture>> {
+    let places = [
+        (&topology.mgmt_lan, LB_PORT),
+        (&topology.client().netns, "eth0"),
+    ];
+    let filter = "tcp[tcpflags] & tcp-rst != 0";
+    places
+        .into_iter()
+        .map(|(netns, port)| Capture::start(netns, port, filter, topology.dir()))
         .collect()
 }
 

@@ -178,7 +178,11 @@ impl DataPlane {
     /// When the kernel refuses.
     #[must_use]
     pub fn again(self, text: &str) -> Self {
-        let Self { loaded, kept, .. } = self;
+        let Self {
+            maps, loaded, kept, ..
+        } = self;
+        // Before the folder: what is opened anew of the same maps would be found by the name that is another's now.
+        drop(maps);
         drop(kept);
         let config = fill::config(text).expect("a configuration");
         let kept = loaded.enter();

@@ -190,23 +190,6 @@ fn run(program: &SchedClassifier, head: BatchHead, ids: &[u32]) -> Result<Vec<u3
     Ok(ids.skip(Batch::HEAD).take(count).collect())
 }
 
-/// Puts all in an order that cannot be foreseen, after Fisher and Yates; that 2^32 is no multiple of most numbers favours a
-/// place by one in 2^16 at most.
-///
-/// # Errors
-///
-/// If the kernel has no random numbers.
-pub(super) fn shuffle<T>(all: &mut [T]) -> Result<()> {
-    let mut bytes = vec![0; all.len() * size_of::<u32>()];
-    random(&mut bytes)?;
-    let (words, _) = bytes.as_chunks();
-    for (last, word) in words.iter().enumerate().rev() {
-        let other = (u64::from(u32::from_ne_bytes(*word)) * (last as u64 + 1)) >> u32::BITS;
-        all.swap(last, usize::try_from(other)?);
-    }
-    Ok(())
-}
-
 /// Fills `bytes` with random ones.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use lb_common::maps::{
     snat::{PAGE, PortPage},
 };
 
-use super::{flows::FlowTable, ids::shuffle, mapped::MappedArray};
+use super::{flows::FlowTable, ids::random, mapped::MappedArray};
 
 /// The flow ids of SNAT ports, and the entries that say the ports of ids.
 #[derive(Debug)]
@@ -63,6 +63,23 @@ pub fn lots(count: u16) -> Result<Vec<u16>> {
     let mut offsets: Vec<u16> = (0..count).collect();
     shuffle(&mut offsets)?;
     Ok(offsets)
+}
+
+/// Puts all in an order that cannot be foreseen, after Fisher and Yates; that 2^32 is no multiple of most numbers favours a
+/// place by one in 2^16 at most.
+///
+/// # Errors
+///
+/// If the kernel has no random numbers.
+fn shuffle(all: &mut [u16]) -> Result<()> {
+    let mut bytes = vec![0; all.len() * size_of::<u32>()];
+    random(&mut bytes)?;
+    let (words, _) = bytes.as_chunks();
+    for (last, word) in words.iter().enumerate().rev() {
+        let other = (u64::from(u32::from_ne_bytes(*word)) * (last as u64 + 1)) >> u32::BITS;
+        all.swap(last, usize::try_from(other)?);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

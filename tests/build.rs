@@ -1,5 +1,5 @@
-//! Builds the programs of the tests' networks with the pinned toolchain: `OUT_DIR/lb-test-switch` and
-//! `OUT_DIR/lb-bench-path`.
+//! Builds the programs of the tests' networks with the pinned toolchain, `OUT_DIR/lb-test-switch` and
+//! `OUT_DIR/lb-bench-path`, and lb's object as it is not shipped, `OUT_DIR/lb-ebpf`: see `harness/product/builds.rs`.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -9,13 +9,14 @@ mod pins {
 }
 
 fn main() {
+    println!("cargo::rerun-if-changed=../lb-common/src");
     println!("cargo::rerun-if-changed=../xtask/src/pins.rs");
     println!("cargo::rerun-if-env-changed=PATH");
     let skip = env::var("AYA_BUILD_SKIP").is_ok_and(|value| value == "1");
     if skip {
         // Lints and documentation need the files that the library includes, not their content.
         let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR for build scripts");
-        for object in ["lb-test-switch", "lb-bench-path"] {
+        for object in ["lb-test-switch", "lb-bench-path", "lb-ebpf"] {
             fs::write(Path::new(&out).join(object), []).expect("OUT_DIR is writable");
         }
         println!("cargo::rerun-if-env-changed=AYA_BUILD_SKIP");
@@ -25,7 +26,7 @@ fn main() {
         || !works("bpf-linker", &["--version"])
     {
         println!(
-            "cargo::error=the test switch needs Rust {} and bpf-linker on PATH: run `cargo xtask setup`",
+            "cargo::error=the programs of the tests need Rust {} and bpf-linker on PATH: run `cargo xtask setup`",
             pins::TOOLCHAIN
         );
         return;
@@ -35,15 +36,20 @@ fn main() {
         // SAFETY: a build script has one thread, so no other reads the environment meanwhile.
         unsafe { env::set_var(name, value) };
     }
-    let package = aya_build::Package {
+    let switch = aya_build::Package {
         name: "lb-test-switch",
         root_dir: "switch",
         ..Default::default()
     };
-    if let Err(error) =
-        aya_build::build_ebpf([package], aya_build::Toolchain::Custom(pins::TOOLCHAIN))
-    {
-        println!("cargo::error=building the test switch failed: {error:#}");
+    let with_reply_lines = aya_build::Package {
+        name: "lb-ebpf",
+        root_dir: "../lb-ebpf",
+        features: &["line-per-direction"],
+        ..Default::default()
+    };
+    let toolchain = aya_build::Toolchain::Custom(pins::TOOLCHAIN);
+    if let Err(error) = aya_build::build_ebpf([switch, with_reply_lines], toolchain) {
+        println!("cargo::error=building the programs of the tests failed: {error:#}");
     }
 }
 

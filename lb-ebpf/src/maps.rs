@@ -116,6 +116,10 @@ pub(crate) static FLOW_LINES: Array<
 pub(crate) static LINE_KEY: Array<LineKey, 1> = Array::new();
 #[btf_map]
 pub(crate) static FLOWS: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
+/// By flow id what replies write, and nothing else.
+#[cfg(feature = "line-per-direction")]
+#[btf_map]
+pub(crate) static REPLY_LINES: Array<Flow, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
 /// What the ends of a flow have pending, by its id.
 #[btf_map]
 pub(crate) static PENDING: Array<Pending, ONE_ADDRESS> = Array::new();

@@ -13,13 +13,20 @@ use lb_common::{
 };
 use network_types::ip::IpProto;
 
+#[cfg(feature = "line-per-direction")]
+use crate::maps::REPLY_LINES;
 use crate::{flow::atomic, lookup, maps::FLOWS};
+
+/// Whether what replies write has a line of its own.
+const HAS_REPLY_LINE: bool = cfg!(feature = "line-per-direction");
 
 /// A flow entry. Other CPUs read and write it at the same time; see the races in `Flow`.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) id: u32,
     flow: *mut Flow,
+    #[cfg(feature = "line-per-direction")]
+    replies: *mut Flow,
 }
 
 macro_rules! load {
@@ -43,7 +50,25 @@ impl Entry {
         Some(Self {
             id,
             flow: FLOWS.get_ptr_mut(id)?,
+            #[cfg(feature = "line-per-direction")]
+            replies: REPLY_LINES.get_ptr_mut(id)?,
         })
+    }
+
+    /// With the line that replies write in the place of the one that all the rest is in.
+    #[cfg(not(feature = "line-per-direction"))]
+    #[inline(always)]
+    const fn replies(&self) -> Self {
+        *self
+    }
+
+    #[cfg(feature = "line-per-direction")]
+    #[inline(always)]
+    const fn replies(&self) -> Self {
+        Self {
+            flow: self.replies,
+            ..*self
+        }
     }
 
     #[inline(always)]
@@ -125,7 +150,10 @@ impl Entry {
     /// Last acknowledgment of client and backend, host order.
     #[inline(always)]
     pub(crate) fn acks(&self) -> (u32, u32) {
-        (load!(self, ack_request).get(), load!(self, ack_reply).get())
+        (
+            load!(self, ack_request).get(),
+            load!(self.replies(), ack_reply).get(),
+        )
     }
 
     #[inline(always)]
@@ -135,7 +163,7 @@ impl Entry {
 
     #[inline(always)]
     pub(crate) fn set_ack_reply(&self, ack: u32) {
-        store!(self, ack_reply, Be32::new(ack));
+        store!(self.replies(), ack_reply, Be32::new(ack));
     }
 
     /// The backends of a flow that none has answered yet.
@@ -183,7 +211,13 @@ impl Entry {
     /// Coarse time of the last packet.
     #[inline(always)]
     pub(crate) fn last_seen(&self) -> u32 {
-        load!(self, last_seen)
+        let request = load!(self, last_seen);
+        if !HAS_REPLY_LINE {
+            return request;
+        }
+        let reply = load!(self.replies(), last_seen);
+        let is_later = reply.wrapping_sub(request).cast_signed() > 0;
+        if is_later { reply } else { request }
     }
 
     /// Address of the VIP.
@@ -210,6 +244,18 @@ impl Entry {
         }
         // SAFETY: the caller vouches for `to`; the word is the first field.
         unsafe { to.cast::<u32>().write(word.raw()) };
+        if HAS_REPLY_LINE {
+            let replies = self.replies();
+            let (seen, ack, traffic) = (
+                self.last_seen(),
+                load!(replies, ack_reply),
+                load!(replies, traffic_reply),
+            );
+            let copy = Self { flow: to, ..*self };
+            store!(copy, last_seen, seen);
+            store!(copy, ack_reply, ack);
+            store!(copy, traffic_reply, traffic);
+        }
     }
 
     /// What has come from the client.
@@ -226,18 +272,24 @@ impl Entry {
     /// What has come from the backend.
     #[inline(always)]
     pub(crate) fn traffic_reply(&self) -> Traffic {
-        Traffic::from_raw(load!(self, traffic_reply))
+        Traffic::from_raw(load!(self.replies(), traffic_reply))
     }
 
     #[inline(always)]
     pub(crate) fn set_traffic_reply(&self, traffic: Traffic) {
-        store!(self, traffic_reply, traffic.raw());
+        store!(self.replies(), traffic_reply, traffic.raw());
     }
 
     /// Notes that a packet has come now.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         store!(self, last_seen, now());
+    }
+
+    /// The same of one of the backend.
+    #[inline(always)]
+    pub(crate) fn touch_reply(&self) {
+        store!(self.replies(), last_seen, now());
     }
 
     /// Writes a claimed entry's fields; the word stays as it is.
@@ -262,10 +314,13 @@ impl Entry {
         store!(self, backend_id, backend_id as u16);
         store!(self, service, service);
         store!(self, client_mac, client_mac);
-        store!(self, last_seen, now());
+        self.touch();
+        if HAS_REPLY_LINE {
+            self.touch_reply();
+        }
         store!(self, ack_request, Be32::new(0));
         // What the backend's SYN-ACK must acknowledge.
-        store!(self, ack_reply, Be32::new(isn.wrapping_add(1)));
+        store!(self.replies(), ack_reply, Be32::new(isn.wrapping_add(1)));
         self.set_traffic_request(Traffic::one(bytes));
         // Nothing says that a datagram asks for an answer.
         self.set_traffic_reply(match key.protocol == IpProto::Tcp as u16 {

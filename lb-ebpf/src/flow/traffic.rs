@@ -33,7 +33,7 @@ pub(crate) fn count_request(entry: &Entry, bytes: u64) {
 pub(crate) fn count_reply(entry: &Entry, bytes: u64) {
     let traffic = entry.traffic_reply().begun().plus(bytes);
     entry.set_traffic_reply(traffic);
-    entry.touch();
+    entry.touch_reply();
     if traffic.is_full() {
         lb_spill(entry.id);
     }
@@ -71,7 +71,7 @@ pub(crate) fn count_spliced_reply(entry: &Entry, bytes: u64, payload: u16) {
             lb_note_first_byte(entry.id);
         } else if let Some(waiting) = waiting.wait(bytes) {
             entry.set_traffic_reply(waiting);
-            entry.touch();
+            entry.touch_reply();
             return;
         }
     }

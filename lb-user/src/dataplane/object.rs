@@ -26,6 +26,23 @@ use crate::config::Limits;
 /// The object, as it was built with this crate.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
 
+/// An object, and which maps it has beside [`MAPS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// The ELF file, aligned.
+    pub object: &'static [u8],
+    /// Arrays by flow id; they are not pinned.
+    pub by_flow: &'static [&'static str],
+}
+
+impl Build {
+    /// What is shipped.
+    pub const SHIPPED: Self = Self {
+        object: OBJECT,
+        by_flow: &[],
+    };
+}
+
 /// Every map of the object; all of them are pinned under their own name.
 pub const MAPS: [&str; declarations::NAMES.len()] = declarations::NAMES;
 
@@ -59,6 +76,15 @@ impl Object {
     ///
     /// With the kernel's message: no privileges, a helper that is missing, a pinned map that does not fit.
     pub fn load(pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
+        Self::load_build(Build::SHIPPED, pins, limits, log_level)
+    }
+
+    /// As [`Self::load`], of another build of the programs.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::load`].
+    pub fn load_build(build: Build, pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
         let folder = pins.maps();
         let wanted = sizes(limits);
         let flows = adopted(&folder, "FLOWS", flow_entries(limits.snat_addresses));
@@ -78,11 +104,14 @@ impl Object {
         for &(name, size) in &sizes {
             loader.map_max_entries(name, size);
         }
+        for name in build.by_flow {
+            loader.map_max_entries(name, flows);
+        }
         for (name, path) in &paths {
             loader.map_pin_path(name, path.as_path());
         }
         loader.override_global("AYA_LOG_LEVEL", &log_level, false);
-        let mut ebpf = loader.load(OBJECT).context("load the eBPF object")?;
+        let mut ebpf = loader.load(build.object).context("load the eBPF object")?;
         let begun = Instant::now();
         for name in PROGRAMS {
             let program = ebpf.program_mut(name);

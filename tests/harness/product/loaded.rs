@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_user::{
     config::Limits,
     dataplane::{
-        object::{MAPS, Object},
+        object::{Build, MAPS, Object},
         pins::Pins,
     },
 };
@@ -41,7 +41,7 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// Loads the object, in a namespace that the calling thread is in from now on.
-    fn load(limits: &Limits) -> Result<(Self, Kept)> {
+    fn load(build: Build, limits: &Limits) -> Result<(Self, Kept)> {
         unshare(CloneFlags::CLONE_NEWNET).context("needs root: run by `cargo xtask test`")?;
         // Each object has a descriptor of each map, and a shell gives 1024.
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -54,7 +54,7 @@ impl Loaded {
             ifindex.insert(name, index);
         }
         let kept = Kept::new()?;
-        let object = Object::load(&kept.pins, limits, 0)?;
+        let object = Object::load_build(build, &kept.pins, limits, 0)?;
         let folder = kept.pins.maps();
         let open = |name: &'static str| Ok((name, RawMap::open(&folder.join(name))?));
         let loaded = Self {
@@ -99,7 +99,7 @@ impl Lent {
         };
         let (loaded, kept) = match free {
             Some(loaded) => loaded.enter().map(|kept| (loaded, kept)),
-            None => Loaded::load(limits),
+            None => Loaded::load(Build::SHIPPED, limits),
         }?;
         let loaded = Some(loaded);
         let is_shared = true;
@@ -107,8 +107,8 @@ impl Lent {
     }
 
     /// One that no other data plane has, before or after.
-    pub(crate) fn alone(limits: &Limits) -> Result<(Self, Kept)> {
-        let (loaded, kept) = Loaded::load(limits)?;
+    pub(crate) fn alone(build: Build, limits: &Limits) -> Result<(Self, Kept)> {
+        let (loaded, kept) = Loaded::load(build, limits)?;
         let loaded = Some(loaded);
         let is_shared = false;
         Ok((Self { loaded, is_shared }, kept))

@@ -1,6 +1,7 @@
 //! The product: the binary in a namespace, and its object without a NIC.
 
 pub mod budget;
+pub mod builds;
 pub mod config;
 pub mod cpu;
 mod fill;

@@ -32,7 +32,7 @@ use lb_user::{
         events::FlowEvents,
         flows::{FlowTable, coarse_now},
         maps::Maps,
-        object::{CELL, NIC, Object, PROGRAMS},
+        object::{Build, CELL, NIC, Object, PROGRAMS},
         pins::Pins,
         splices::SpliceTable,
     },
@@ -156,7 +156,7 @@ impl DataPlane {
     /// links, has threads that run beside each other, or goes by the order in which a full map forgets.
     pub fn alone(text: &str) -> Self {
         let config = fill::config(text).expect("a configuration");
-        let lent = Lent::alone(&config.limits);
+        let lent = Lent::alone(Build::SHIPPED, &config.limits);
         let started = lent.and_then(|lent| Self::start(lent, &config, true, None));
         started.expect("the data plane starts")
     }
@@ -167,8 +167,17 @@ impl DataPlane {
     ///
     /// Without privileges, when the kernel refuses, or for a configuration that is none.
     pub fn with_own_limits(text: &str) -> Result<Self> {
+        Self::of_build(Build::SHIPPED, text)
+    }
+
+    /// As [`Self::with_own_limits`], with another build of the object.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::with_own_limits`].
+    pub fn of_build(build: Build, text: &str) -> Result<Self> {
         let config = config::parse("test.yaml", text)?;
-        Self::start(Lent::alone(&config.limits)?, &config, true, None)
+        Self::start(Lent::alone(build, &config.limits)?, &config, true, None)
     }
 
     /// Gives it back, and has the same one as another test with this configuration has it.

@@ -149,6 +149,30 @@ impl Vary {
         Ok(first..place)
     }
 
+    /// Loads the programs once more, with an empty table of the same size, for another CPU.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::load`].
+    pub fn another(&self) -> Result<Self> {
+        Self::load(self.turns.len())
+    }
+
+    /// Copies turns from another one's table, to the same places.
+    ///
+    /// # Errors
+    ///
+    /// When one of the tables is too small.
+    pub fn copy_turns(&mut self, other: &Self, places: Range<u32>) -> Result<()> {
+        for place in places {
+            let turn = other.turns.get(&place, 0);
+            let turn = turn.with_context(|| format!("read turn {place}"))?;
+            let set = self.turns.set(place, &turn, 0);
+            set.with_context(|| format!("write turn {place}"))?;
+        }
+        Ok(())
+    }
+
     /// Makes the first of `packets` the next one.
     ///
     /// # Errors

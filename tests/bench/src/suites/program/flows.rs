@@ -17,6 +17,7 @@ use lb_tests::{
         vary_prog_run::{Turn, Varied},
     },
 };
+use lb_user::dataplane::object::Build;
 
 use super::{
     hubs::{HUBS, Hub, NODE_PORT, VIP, config},
@@ -74,10 +75,10 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// None yet, and at most so many. The tables have room for a million in any case: their size alone says how
+    /// None yet, and at most so many, through this build of the programs. The tables have room for a million in any case: their size alone says how
     /// far apart connections are.
-    pub(super) fn new(most: u32) -> Result<Self> {
-        let mut plane = DataPlane::with_own_limits(&config())?;
+    pub(super) fn new(build: Build, most: u32) -> Result<Self> {
+        let mut plane = DataPlane::of_build(build, &config())?;
         plane.draw_ports()?;
         let rows = u32::try_from(ROWS.len())?;
         Ok(Self {

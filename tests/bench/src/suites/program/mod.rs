@@ -1,5 +1,7 @@
 //! What the program alone costs: BPF_PROG_TEST_RUN, by the CPU clock of the thread.
 
+mod beside;
+mod directions;
 mod flows;
 mod handed;
 mod hubs;
@@ -14,6 +16,7 @@ use lb_tests::product::{
     budget, cpu,
     program::{DataPlane, Port},
 };
+use lb_user::dataplane::object::Build;
 
 use self::{
     flows::{Crowd, ROWS, Row},
@@ -50,7 +53,9 @@ after the other in short legs, and a figure is the middle of all legs. So figure
 program takes, with headers in the nearest cache, and without driver and memory of a NIC. Connections were established \
 by SYN, SYN-ACK and ACK through the program, with 32 backends to each service; there are no more of them than the \
 column says, in tables that have room for 1.1 million. In random order each flow comes once, in leaps of a large prime. \
-In the second chart one packet comes again and again; a new flow takes the place of the oldest half-open one. Answers \
+Where both directions come at once, another CPU sends the other one of the same connections again and again; an entry of 128 B \
+has a second line, which has what replies write, and is that of a build that is not shipped. \
+In the last chart one packet comes again and again; a new flow takes the place of the oldest half-open one. Answers \
 have a rate: the allowance is filled up before every leg of 900. The actions and all counters are compared: every \
 packet came to its end. The reference NAT, an XDP program of this tree that does nothing but one look-up and the writing, has \
 the same flows in its table and gets the same packets. These are absolute times of one machine, and neighbours on it \
@@ -65,15 +70,18 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
 }
 
 fn in_thread(plan: Plan<'_>) -> Result<Suite> {
-    let [_, cpu] = cpu::two()?;
+    let [other, cpu] = cpu::two()?;
     cpu::bind(cpu)?;
     let mut checked = Vec::new();
-    let (flows, goals) = established(plan, &mut checked).context("established connections")?;
+    let (flows, mut goals) = established(plan, &mut checked).context("established connections")?;
+    let both = directions::measure(plan, other, &mut checked);
+    let (directions, of_directions) = both.context("both directions at once")?;
+    goals.extend(of_directions);
     let paths = every_path(plan, &mut checked).context("every path")?;
     Ok(Suite {
         name: "program",
         method: METHOD.to_owned(),
-        charts: vec![flows, paths],
+        charts: vec![flows, directions, paths],
         checked,
         goals,
         ..Suite::default()
@@ -88,7 +96,7 @@ fn established(plan: Plan<'_>, checked: &mut Vec<String>) -> Result<(Chart, Vec<
         .collect();
     let packets = if plan.quick { 200_000 } else { 1_000_000 };
     let most = columns.iter().map(|column| column.1).max().unwrap_or(1);
-    let mut crowd = Crowd::new(most)?;
+    let mut crowd = Crowd::new(Build::SHIPPED, most)?;
     let mut nat = ReferenceNat::load()?;
     let (_, interface) = crowd.stand.plane.at(Port::Foreign)?;
     let names = ROWS.iter().map(|row| row.name.to_owned());

@@ -76,6 +76,13 @@ impl Stand {
     /// nothing come one after the other, and what interrupts one leg does not count.
     pub(super) fn cost(&mut self, legs: &[Leg]) -> Result<Cost> {
         let before = self.plane.counters();
+        let cost = self.cost_of(legs)?;
+        self.compare(&before, legs)?;
+        Ok(cost)
+    }
+
+    /// The same; what was counted is left to the caller.
+    pub(super) fn cost_of(&mut self, legs: &[Leg]) -> Result<Cost> {
         let (mut through_lb, mut empty) = (Vec::new(), Vec::new());
         for leg in legs {
             let nothing = self.seconds(leg, Through::Nothing)?;
@@ -83,7 +90,6 @@ impl Stand {
             through_lb.push((lb - nothing) / f64::from(leg.times));
             empty.push(nothing / f64::from(leg.times));
         }
-        self.compare(&before, legs)?;
         let middle = |costs| Spread::of(costs).context("no packets");
         Ok(Cost {
             program: middle(through_lb)?.median * 1e9,
@@ -118,7 +124,7 @@ impl Stand {
     }
 
     /// Whether each packet was counted for its end, and nothing else was.
-    fn compare(&mut self, before: &Counters, legs: &[Leg]) -> Result<()> {
+    pub(super) fn compare(&mut self, before: &Counters, legs: &[Leg]) -> Result<()> {
         let mut moved = self.plane.counters();
         for (key, count) in &mut moved {
             *count -= before.get(key).copied().unwrap_or(0);

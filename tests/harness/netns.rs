@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
 
-use crate::process;
+use crate::{process, product::cpu};
 
 /// Where `ip netns` keeps its namespaces.
 pub const FOLDER: &str = "/run/netns";
@@ -182,6 +182,21 @@ impl Netns {
     pub fn steer(&self, interface: &str, queue: usize, cpu: usize) -> Result<()> {
         let file = format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus");
         self.write_sys(&file, &format!("{:x}", 1_u32 << cpu))
+    }
+
+    /// Has the kernel handle all packets of a flow on one CPU, as behind a NIC that has queues: for what many connections come
+    /// in at. Of a veth packets come on any CPU, and Linux, 6.18 among them, resets a connection of which the end of the
+    /// handshake and the first data come on two at the same moment: the socket is looked up without a lock while it takes
+    /// the place of its request.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such interface, or the kernel cannot do that (`CONFIG_RPS`).
+    pub fn keep_flows_on_a_cpu(&self, interface: &str) -> Result<()> {
+        let cpus = cpu::all()?.into_iter().filter(|cpu| *cpu < 32);
+        let mask = cpus.fold(0_u32, |mask, cpu| mask | 1 << cpu);
+        let file = format!("/sys/class/net/{interface}/queues/rx-0/rps_cpus");
+        self.write_sys(&file, &format!("{mask:x}"))
     }
 
     /// Gives each NAPI of an interface a thread of its own, `napi/<interface>-<id>`.

@@ -64,6 +64,7 @@ impl Server {
     /// When the port is taken.
     pub fn start(host: &Host, port: u16, threads: usize) -> Result<Self> {
         let address = SocketAddrV4::new(host.address, port);
+        host.netns.keep_flows_on_a_cpu("eth0")?;
         let listener = host
             .netns
             .inside(|| TcpListener::bind(address))?

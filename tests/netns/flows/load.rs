@@ -39,6 +39,9 @@ static MACHINE: Mutex<()> = Mutex::new(());
 fn ten_thousand_connections_give_every_id_back() -> Result<()> {
     let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let topology = Topology::poc()?;
+    for node in &topology.nodes {
+        node.netns.keep_flows_on_a_cpu("eth0")?;
+    }
     let peers = Peers::start(&topology)?;
     let lb = Lb::start(&topology, CONFIG)?;
     let sources = add_sources(topology.client())?;

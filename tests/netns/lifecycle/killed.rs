@@ -209,6 +209,7 @@ impl<'t> Site<'t> {
     fn new(topology: &'t Topology) -> Result<Self> {
         let (mut echo, mut tellers) = (Vec::new(), Vec::new());
         for node in &topology.nodes {
+            node.netns.keep_flows_on_a_cpu("eth0")?;
             for (port, more) in [(PORT, ""), (OTHER_PORT, "+")] {
                 let name = format!("{}{more}", node.name);
                 let at = SocketAddrV4::new(node.address, port);

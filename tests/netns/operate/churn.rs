@@ -42,6 +42,9 @@ fn reloads() -> (u32, Duration) {
 #[privileged_test]
 fn d2_reloads_cost_no_connection() -> Result<()> {
     let topology = Topology::poc()?;
+    for node in &topology.nodes {
+        node.netns.keep_flows_on_a_cpu("eth0")?;
+    }
     let site = Site::new(&topology, 4)?;
     let (count, time) = reloads();
     let config = |round: u32| {

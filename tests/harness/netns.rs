@@ -185,9 +185,9 @@ impl Netns {
     }
 
     /// Has the kernel handle all packets of a flow on one CPU, as behind a NIC that has queues: for what many connections come
-    /// in at. Of a veth packets come on any CPU, and Linux, 6.18 among them, resets a connection of which the end of the
-    /// handshake and the first data come on two at the same moment: the socket is looked up without a lock while it takes
-    /// the place of its request.
+    /// in at. Of a veth packets come on any CPU, and Linux 6.18 was seen to reset a connection of which the end of the
+    /// handshake and the first data come on two at the same moment: it finds no socket for the data, presumably because its
+    /// look-up takes no lock while the socket takes the place of its request.
     ///
     /// # Errors
     ///

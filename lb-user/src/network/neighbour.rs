@@ -412,6 +412,9 @@ impl Watch<'_> {
         let is_exempt = message.header.flags.contains(NeighbourFlags::ExtLearned);
         if self.is_cell && is_exempt && !self.is_kept(address) {
             self.strays.insert(address);
+            // A process that is being replaced may ask once more. Of a new entry of a group there is no event.
+            self.strays
+                .extend(group(address).filter(|group| !self.is_kept(*group)));
         }
         let Some(mac) = mac(message) else {
             return;

@@ -116,6 +116,13 @@ fn watched_neighbours_are_exempt_until_they_are_watched_no_more() -> Result<()> 
     let mut before = lb.take_over(&less)?;
     before.wait_for_end(LIMIT)?;
     wait_for(&topology, &[one, two, one6, two6])?;
+    // As the process before does when it asks once more, after the next one has read the entries.
+    for asked in ["ff02::1:ff00:199", "fd00:32::199"] {
+        let entry = ["dev", "cell", "use", "extern_learn"];
+        let words = ["ip", "neigh", "replace", asked];
+        in_cell(&topology, &[&words[..], &entry].concat())?;
+    }
+    wait_for(&topology, &[one, two, one6, two6])?;
     let other = config(&[two, far, two6]);
     lb.reload(&other)?;
     wait_for(&topology, &[one, two, gateway, one6, two6])?;

@@ -22,6 +22,12 @@ const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
 
+/// Suites of Debian, such as `bookworm`.
+pub(crate) struct Suites<'a> {
+    pub(crate) of_binaries: &'a [&'a str],
+    pub(crate) of_sources: &'a [&'a str],
+}
+
 /// apt with some of Debian's suites.
 pub(crate) struct Apt<'a> {
     workspace: &'a Workspace,
@@ -29,23 +35,24 @@ pub(crate) struct Apt<'a> {
 }
 
 impl<'a> Apt<'a> {
-    /// Brings the lists of these suites up to date.
+    /// Brings the lists of these suites up to date; `run` runs what prints.
     ///
     /// # Errors
     /// When this machine has no apt, no keys or no mirror of Debian, or the lists cannot be downloaded.
-    pub(crate) fn open(workspace: &'a Workspace, folder: &Path, suites: &[&str]) -> Result<Self> {
+    pub(crate) fn open(
+        workspace: &'a Workspace,
+        folder: &Path,
+        suites: &Suites<'_>,
+        run: impl FnOnce(Cmd) -> Result<()>,
+    ) -> Result<Self> {
         let Means { keyring, mirrors } = means(workspace)?;
-        let folder = folder.join(format!("apt-{}", suites.join("-")));
+        let folder = folder.join(format!("apt-{}", suites.of_binaries.join("-")));
         for part in ["lists/partial", "cache/archives/partial"] {
             let part = folder.join(part);
             fs::create_dir_all(&part).with_context(|| format!("make {}", part.display()))?;
         }
-        let sources = suites.iter().map(|suite| {
-            let mirror = mirrors.of(suite);
-            format!("deb [signed-by={keyring}] {mirror} {suite} main\n")
-        });
         let list = folder.join("sources.list");
-        write(&list, &sources.collect::<String>())?;
+        write(&list, &mirrors.list(keyring, suites))?;
         let apt = Self {
             workspace,
             config: folder.join("apt.conf"),
@@ -53,7 +60,7 @@ impl<'a> Apt<'a> {
         write(&apt.config, &config(&folder, &list))?;
         let stamp = folder.join("updated");
         if !is_new(&stamp) {
-            apt.command("apt-get").arg("update").run()?;
+            run(apt.command("apt-get").arg("update"))?;
             write(&stamp, "")?;
         }
         Ok(apt)
@@ -68,10 +75,14 @@ impl<'a> Apt<'a> {
     ///
     /// # Errors
     /// When one cannot be unpacked.
-    pub(crate) fn unpack(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn unpack(
+        &self,
+        folder: &Path,
+        mut run: impl FnMut(Cmd) -> Result<()>,
+    ) -> Result<()> {
         for (archive, _) in archives(folder)? {
             let unpack = self.workspace.command("dpkg-deb").arg("-x");
-            unpack.arg(&archive).arg(folder).run()?;
+            run(unpack.arg(&archive).arg(folder))?;
             fs::remove_file(&archive).with_context(|| format!("remove {}", archive.display()))?;
         }
         Ok(())
@@ -82,6 +93,14 @@ impl<'a> Apt<'a> {
 struct Means {
     keyring: &'static str,
     mirrors: Mirrors,
+}
+
+/// Whether apt has on this machine what it needs for packages of Debian; not whether a mirror answers.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn is_usable(workspace: &Workspace) -> Result<()> {
+    means(workspace).map(|_means| ())
 }
 
 fn means(workspace: &Workspace) -> Result<Means> {
@@ -109,6 +128,17 @@ impl Mirrors {
         } else {
             &self.main
         }
+    }
+
+    /// The lines of a list of sources.
+    fn list(&self, keyring: &str, suites: &Suites<'_>) -> String {
+        let binaries = suites.of_binaries.iter().map(|suite| ("deb", suite));
+        let sources = suites.of_sources.iter().map(|suite| ("deb-src", suite));
+        let line = |(kind, suite): (&str, &&str)| {
+            let mirror = self.of(suite);
+            format!("{kind} [signed-by={keyring}] {mirror} {suite} main\n")
+        };
+        binaries.chain(sources).map(line).collect()
     }
 }
 
@@ -186,5 +216,18 @@ mod tests {
             "https://m.example/debian-security"
         );
         assert!(mirrors_in("https://a.example/ubuntu/\n").is_none());
+    }
+
+    #[test]
+    fn a_suite_is_listed_with_its_binaries_or_its_sources() {
+        let mirrors = mirrors_in("https://m.example/debian/\n").unwrap();
+        let suites = Suites {
+            of_binaries: &["bookworm", "bookworm-security"],
+            of_sources: &["bookworm"],
+        };
+        let expected = "deb [signed-by=/k] https://m.example/debian bookworm main\n\
+                        deb [signed-by=/k] https://m.example/debian-security bookworm-security main\n\
+                        deb-src [signed-by=/k] https://m.example/debian bookworm main\n";
+        assert_eq!(mirrors.list("/k", &suites), expected);
     }
 }

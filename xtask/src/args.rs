@@ -17,7 +17,8 @@ Usage: cargo xtask <command>
                          with --confirm the change is undone unless it is confirmed in time
   run ... -- ARGS        ARGS are passed on to the program that is run
   test [--long] [--show-output] [--yes]
-                         set up, then every check and every test level; --long: the slow ones too;
+                         set up, then every check and every test level; --long: the slow ones too,
+                         and those with a kube-apiserver, which set-up builds for them or by itself;
                          --show-output prints also what passing namespace tests have printed
   test --netns [--long] [--show-output] [--yes] [NAMES]
                          only the namespace tests, or those with one of NAMES in their name

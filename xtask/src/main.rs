@@ -3,6 +3,7 @@
 //! Everything else is built with the toolchain of `pins`; this crate alone must build on an older
 //! stable Rust, because it is what installs that toolchain. So it depends on anyhow and indicatif alone.
 
+mod api_server;
 mod apt;
 mod args;
 mod bench;

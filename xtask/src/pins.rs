@@ -19,3 +19,19 @@ pub(crate) const TYPOS: &str = "1.52.0";
 
 /// cargo-deny, for `cargo xtask check`.
 pub(crate) const CARGO_DENY: &str = "0.20.2";
+
+/// The API server of Kubernetes that namespace tests run, and its kubectl: the newest that Debian has whole sources of.
+pub(crate) const KUBERNETES: &str = "1.20.2";
+
+/// Debian's suite that has `KUBERNETES` and `ETCD`.
+pub(crate) const KUBERNETES_SUITE: &str = "bookworm";
+
+/// etcd, in which the API server keeps its objects.
+pub(crate) const ETCD: &str = "3.4.23";
+
+/// The Go that builds `KUBERNETES`: what a later one than 1.17 builds crashes in the first minute, because a module of that
+/// time (reflect2) reads maps as they were laid out then.
+pub(crate) const GO_OF_KUBERNETES: &str = "1.15";
+
+/// Debian's suite that has `GO_OF_KUBERNETES`.
+pub(crate) const GO_OF_KUBERNETES_SUITE: &str = "bullseye";

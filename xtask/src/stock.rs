@@ -1,6 +1,7 @@
 //! What is installed already, and from that and the purpose: what is missing. `setup` installs it.
 
 use crate::{
+    api_server::{self, State},
     linker::{self, Linker},
     packages::{self, Family, Need},
     pins,
@@ -8,7 +9,8 @@ use crate::{
     workspace::Workspace,
 };
 
-/// What the tools are wanted for; `Setup` and `Test` want everything, and `Bench` all but the checks.
+/// What the tools are wanted for; `Setup` and `LongTest` want everything, `Test` all but what takes long to build and a
+/// test can be left out for, and `Bench` not the checks, either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Bench,
@@ -16,6 +18,7 @@ pub(crate) enum Purpose {
     /// Of `lb` alone.
     Build,
     Check,
+    LongTest,
     Man,
     Run,
     Setup,
@@ -26,15 +29,21 @@ impl Purpose {
     /// Whether lb or its tests are run on this kernel, and nothing is only compiled or written.
     pub(crate) const fn runs(self) -> bool {
         match self {
-            Self::Bench | Self::Run | Self::Setup | Self::Test => true,
+            Self::Bench | Self::LongTest | Self::Run | Self::Setup | Self::Test => true,
             Self::Book | Self::Build | Self::Check | Self::Man => false,
         }
+    }
+
+    /// Whether the API server of Kubernetes is built for it.
+    pub(crate) const fn wants_api_server(self) -> bool {
+        matches!(self, Self::LongTest | Self::Setup)
     }
 }
 
 /// What is installed.
 #[derive(Clone, Debug)]
 pub(crate) struct Stock {
+    pub(crate) api_server: State,
     pub(crate) family: Family,
     pub(crate) rustup: bool,
     pub(crate) toolchain: bool,
@@ -51,6 +60,7 @@ pub(crate) struct Stock {
 /// Something that set-up does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
+    ApiServer,
     Bpffs,
     /// With `prebuilt`, a release is tried first; `packages` are for building it here.
     Linker {
@@ -84,6 +94,7 @@ impl Stock {
             ),
         };
         Self {
+            api_server: api_server::state(workspace),
             family,
             rustup: workspace.find("rustup").is_some(),
             toolchain: components.is_some(),
@@ -141,6 +152,9 @@ impl Stock {
         }
         let tools = self.absent_tools.iter().copied();
         items.extend(tools.filter(|tool| tool.is_for(purpose)).map(Item::Tool));
+        if purpose.wants_api_server() && self.api_server == State::Absent {
+            items.push(Item::ApiServer);
+        }
         items
     }
 }
@@ -173,6 +187,7 @@ pub(crate) mod tests {
     /// A machine on which nothing is missing.
     pub(crate) fn complete() -> Stock {
         Stock {
+            api_server: State::Here,
             family: Family::Debian,
             rustup: true,
             toolchain: true,
@@ -188,6 +203,7 @@ pub(crate) mod tests {
 
     fn bare() -> Stock {
         Stock {
+            api_server: State::Absent,
             toolchain: false,
             missing_components: COMPONENTS.into(),
             linker: Linker::None {
@@ -224,8 +240,29 @@ pub(crate) mod tests {
             },
             Item::Tool(&CARGO_DENY),
             Item::Tool(&TYPOS),
+            Item::ApiServer,
         ];
-        assert_eq!(bare().missing(Purpose::Setup, false), items);
+        for purpose in [Purpose::LongTest, Purpose::Setup] {
+            assert_eq!(bare().missing(purpose, false), items);
+        }
+    }
+
+    #[test]
+    fn the_api_server_is_built_by_set_up_and_for_the_long_tier_alone() {
+        let with = |api_server: State, purpose| {
+            let stock = Stock {
+                api_server,
+                ..complete()
+            };
+            stock.missing(purpose, true)
+        };
+        for purpose in [Purpose::LongTest, Purpose::Setup] {
+            assert_eq!(with(State::Absent, purpose), [Item::ApiServer]);
+            assert_eq!(with(State::Impossible("no apt".to_owned()), purpose), []);
+        }
+        for purpose in [Purpose::Bench, Purpose::Check, Purpose::Run, Purpose::Test] {
+            assert_eq!(with(State::Absent, purpose), []);
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{
+    api_server,
     args::TestRequest,
     bench, check,
     cmd::{Cmd, text_of},
@@ -34,8 +35,9 @@ const BUDGET: Duration = Duration::from_secs(15 * 60);
 const MAX_TIME: Duration = Duration::from_secs(60 * 60);
 
 /// What must reach a test binary through sudo, which otherwise clears the environment.
-pub(crate) const PRESERVED: [&str; 5] = [
+pub(crate) const PRESERVED: [&str; 6] = [
     "LB_BIN",
+    api_server::VARIABLE,
     "LB_TEST_LONG",
     "LB_TEST_REPORT",
     "LB_TEST_REQUIRE",
@@ -45,7 +47,11 @@ pub(crate) const PRESERVED: [&str; 5] = [
 /// # Errors
 /// When set-up fails; a failed test is in the exit code.
 pub(crate) fn test(request: &TestRequest) -> Result<ExitCode> {
-    let workspace = setup::ensure(Purpose::Test, request.yes)?;
+    let purpose = match request.long {
+        true => Purpose::LongTest,
+        false => Purpose::Test,
+    };
+    let workspace = setup::ensure(purpose, request.yes)?;
     let mut steps = Steps::default();
     if request.netns {
         let built = steps.run("build lb", || run::build(&workspace));
@@ -157,6 +163,10 @@ fn netns_tests(workspace: &Workspace, request: &TestRequest, built: bool, steps:
         };
         netns::run(workspace, binary_of_tests(workspace, "netns")?, &options)
     });
+    if let Some(reason) = api_server::absence(workspace) {
+        let name = format!("netns tests with {}", api_server::name());
+        steps.run_with(&name, || Outcome::Left(reason));
+    }
 }
 
 fn target_of_tests(workspace: &Workspace, target: &str) -> Cmd {

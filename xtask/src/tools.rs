@@ -19,7 +19,12 @@ pub(crate) struct Tool {
     purposes: &'static [Purpose],
 }
 
-const CHECKS: &[Purpose] = &[Purpose::Check, Purpose::Setup, Purpose::Test];
+const CHECKS: &[Purpose] = &[
+    Purpose::Check,
+    Purpose::LongTest,
+    Purpose::Setup,
+    Purpose::Test,
+];
 
 pub(crate) const CARGO_DENY: Tool = Tool {
     package: "cargo-deny",

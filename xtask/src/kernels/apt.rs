@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::Kernel;
 use crate::{
-    apt::{Apt, archives},
-    cmd::text_of,
+    apt::{Apt, Suites, archives},
+    cmd::{Cmd, text_of},
     workspace::Workspace,
 };
 
@@ -50,7 +50,11 @@ pub(super) fn release(workspace: &Workspace, kernel: &Kernel, age: Age) -> Resul
     if let (Age::Any, Some(package)) = (age, &kept) {
         return in_folder(&folder.join(package), package);
     }
-    let apt = Apt::open(workspace, &folder, kernel.suites)?;
+    let suites = Suites {
+        of_binaries: kernel.suites,
+        of_sources: &[],
+    };
+    let apt = Apt::open(workspace, &folder, &suites, Cmd::run)?;
     let package = newest(&known(&apt)?, kernel.series)
         .with_context(|| format!("the mirror has no {} for virtual machines", kernel.name()))?;
     let place = folder.join(&package);
@@ -140,7 +144,7 @@ fn download(apt: &Apt<'_>, package: &str, place: &Path) -> Result<()> {
     {
         get(&["binary", "modules"].map(|part| format!("linux-{part}-{version}")))?;
     }
-    apt.unpack(&partial)?;
+    apt.unpack(&partial, Cmd::run)?;
     fs::rename(&partial, place).with_context(|| format!("keep {}", place.display()))
 }
 

@@ -22,7 +22,7 @@ use self::{
     progress::Progress,
     schedule::{Hints, Next, Schedule},
 };
-use crate::{browser, workspace::Workspace};
+use crate::{api_server, browser, workspace::Workspace};
 
 /// The words of one run.
 #[derive(Debug)]
@@ -50,7 +50,11 @@ pub(crate) fn at_once() -> usize {
 /// Naming the tests that failed.
 pub(crate) fn run(workspace: &Workspace, tests: PathBuf, options: &Options<'_>) -> Result<()> {
     let program = Program::new(workspace, tests, options.long)?;
-    let names = chosen(program.list()?, options.names)?;
+    let mut names = chosen(program.list()?, options.names)?;
+    if let Some(reason) = api_server::absence(workspace) {
+        names.retain(|name| !name.starts_with(api_server::TESTS));
+        ensure!(!names.is_empty(), "not run: {reason}");
+    }
     if names.iter().any(|name| name.starts_with(browser::TESTS)) {
         browser::install(workspace)?;
     }

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    api_server,
     cmd::{Cmd, text_of},
     run,
     test::PRESERVED,
@@ -144,6 +145,10 @@ impl<'a> Program<'a> {
             .env("LB_TEST_REPORT", "1")
             .env("LB_TEST_REQUIRE", "1")
             .env("RUST_BACKTRACE", "1");
+        let command = match api_server::path(self.workspace) {
+            Some(path) => command.env(api_server::VARIABLE, path),
+            None => command,
+        };
         match self.long {
             true => command.env("LB_TEST_LONG", "1"),
             false => command,

@@ -464,8 +464,9 @@ pub struct LastCheck {
 }
 
 /// The kinds of events.
-pub const EVENT_KINDS: [&str; 13] = [
+pub const EVENT_KINDS: [&str; 14] = [
     "confirm",
+    "discovery",
     "drain",
     "health",
     "interface",

@@ -70,7 +70,7 @@ fn yaml(key: &str, sections: &[&'static Section], value: &Value) -> io::Result<S
     serde_saphyr::to_string(&entry).map_err(io::Error::other)
 }
 
-/// A value with the keys that one of the sections has in a file.
+/// A value with the keys that one of the sections has in a file: the one that has all of them, or else the first.
 struct InFile<'v> {
     value: &'v Value,
     sections: &'v [&'static Section],
@@ -80,8 +80,13 @@ impl Serialize for InFile<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let sections = self.sections;
         match (self.value, sections) {
-            (Value::Object(keys), [section, ..]) => {
+            (Value::Object(keys), [first, ..]) => {
                 let mut mapping = serializer.serialize_map(None)?;
+                let has_all = |section: &&&'static Section| {
+                    let mut all = keys.keys();
+                    all.all(|key| section.key(key).is_some())
+                };
+                let section = sections.iter().find(has_all).unwrap_or(first);
                 for (key, value) in written(section, keys) {
                     let sections = inside(key);
                     mapping.serialize_entry(key.name, &InFile { value, sections })?;
@@ -214,19 +219,25 @@ fn network(network: &Network) -> io::Result<Keys> {
 
 fn pool(pool: &Pool) -> io::Result<Keys> {
     let mut keys = keys(pool)?;
-    let backends = pool.backends.iter().map(|backend| {
+    let discovered = pool.discover.iter().map(|one| json!(one));
+    let literal = pool
+        .backends
+        .iter()
+        .filter(|backend| backend.discovered.is_none());
+    let backends = literal.map(|backend| {
         let Backend {
             name,
             address,
             port,
             weight,
             backup,
+            discovered: _,
         } = backend;
         let tuple = SocketAddr::new(*address, *port).to_string();
         let name = Some(name).filter(|name| **name != tuple);
         json!({ "address": tuple, "name": name, "weight": weight, "backup": backup })
     });
-    keys.insert("backends".to_owned(), backends.collect());
+    keys.insert("backends".to_owned(), backends.chain(discovered).collect());
     keys.insert("min_up".to_owned(), format!("{}%", pool.min_up).into());
     if let Some(checks) = &pool.health {
         keys.insert("health".to_owned(), health(checks)?.into());

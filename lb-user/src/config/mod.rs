@@ -19,6 +19,7 @@ mod algorithm;
 mod authorities;
 mod bearer_token;
 mod check;
+mod discover;
 mod duration;
 mod expand;
 mod expanded;
@@ -56,6 +57,7 @@ pub use self::{
     authorities::Authorities,
     bearer_token::BearerToken,
     check::{Check, Get, Tls},
+    discover::{Discover, KubernetesCluster, PortOfService, ServiceName, ServicePort},
     health::{Health, JITTER_PERCENT, OnDead},
     kept::Kept,
     listen::{Listen, Protocol},
@@ -63,6 +65,7 @@ pub use self::{
         Admin, AdminHttp, Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop,
         Pool, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
     },
+    names::is_backend_name,
     problem::{Problem, Problems, Warning},
     quota::{Quota, quotas},
     shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, Target, To},

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     algorithm::Algorithm,
+    discover::{Discover, KubernetesCluster, ServicePort},
     duration,
     health::Health,
     listen::{Listen, Protocol},
@@ -33,6 +34,9 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// Unique in name, and in VIP, port and protocol within a network.
     pub services: Vec<Service>,
+    /// Clusters of Kubernetes, unique in name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kubernetes: Vec<KubernetesCluster>,
     /// Capacities, fixed at the first start.
     pub limits: Limits,
     /// How long flows may be idle that are not, or no more, in full use.
@@ -253,6 +257,9 @@ pub struct Pool {
     pub network: String,
     /// Unique in name, and in address and port, all of one family; may be empty.
     pub backends: Vec<Backend>,
+    /// What clusters of Kubernetes are asked for; what they have said is among `backends`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discover: Vec<Discover>,
     /// How new flows are divided among them.
     #[serde(default, skip_serializing_if = "Algorithm::is_default")]
     pub balance: Algorithm,
@@ -331,6 +338,9 @@ pub struct Backend {
     /// Whether it gets new flows only as long as too few of the others are up; not in a configuration of before.
     #[serde(default)]
     pub backup: bool,
+    /// What it was discovered for; none of one that the file has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovered: Option<ServicePort>,
 }
 
 /// What clients of one network can reach.

@@ -106,6 +106,17 @@ pub(super) fn check_backend(name: &str, place: &Location, findings: &mut Finding
     check_letters(name, b"-.:", MAX_BACKEND_NAME, place, findings);
 }
 
+/// Whether a backend may have this name.
+#[must_use]
+pub fn is_backend_name(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= MAX_BACKEND_NAME
+        && name.bytes().next().is_some_and(letter)
+        && name
+            .bytes()
+            .all(|byte| letter(byte) || b"-.:".contains(&byte))
+}
+
 /// As `check`, with dots.
 pub(super) fn check_node(name: &str, place: &Location, findings: &mut Findings) {
     check_letters(name, b"-.", MAX_NAME, place, findings);

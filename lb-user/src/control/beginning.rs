@@ -7,7 +7,7 @@ use crate::api::Severity;
 
 /// How a process came to be the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beginning {
+pub(crate) enum Beginning {
     /// No other process was it.
     Start,
     /// It has taken over from the one that was it.

@@ -9,6 +9,7 @@ use super::{
     backend_weights::Layers,
     beginning::Beginning,
     checks::VerdictChange,
+    discovered::Discovered,
     mend::Mending,
     nic_watch::NicState,
     persisted_state::{State, Uptime},
@@ -24,7 +25,7 @@ use crate::{
     metrics::report::ReloadCounts,
     model::registry::Kind,
     network::namespace,
-    sources::Sources,
+    sources::{Sources, kubernetes::KeptClusters},
 };
 
 /// A control plane between changes.
@@ -48,6 +49,7 @@ pub struct Control {
     /// Network and address of the next hops that were logged as silent.
     pub(super) silent_next_hops: BTreeSet<(u16, IpAddr)>,
     pub(super) sources: Sources,
+    pub(crate) discovered: Discovered,
     pub(super) nics: NicState,
     pub(super) mending: Mending,
     /// What became of reloads.
@@ -130,19 +132,21 @@ impl Stale {
 }
 
 impl Control {
-    /// Takes over what was started with `file`, and what an earlier process has left in `state`.
-    /// `before` is what was applied until now.
-    pub fn new(
+    /// Takes over what was started with `file`, and what an earlier process has left in `state`, and what it knew of
+    /// `clusters`. `before` is what was applied until now.
+    pub(crate) fn new(
         running: Running,
         state: State,
         file: &Path,
         before: &Config,
         beginning: Beginning,
+        clusters: KeptClusters,
     ) -> Self {
         let mut history = History::open(running.pins());
         history.follow(running.config().syslog.as_ref());
         let mut control = Self {
             sources: Sources::of(file),
+            discovered: Discovered::new(clusters),
             running,
             services: ServiceVerdicts::adopt(&state.services_down),
             below: state.services_down.clone(),
@@ -168,6 +172,7 @@ impl Control {
         control.note_pools();
         control.note_missing();
         control.follow(before);
+        control.follow_clusters();
         control
     }
 
@@ -262,6 +267,7 @@ impl Control {
             self.roll_back().await;
         }
         // What changes while a reload waits to be confirmed is seen afterwards.
+        self.tick_discovered().await;
         let watches = self.running.config().watch && self.state.unconfirmed.is_none();
         if watches && self.sources.have_changed() {
             self.reload_watched().await;

@@ -22,6 +22,8 @@ pub mod control_loop;
 pub mod data_plane;
 pub mod describe;
 pub mod desired;
+pub mod discovered;
+mod discovery;
 mod doors;
 pub mod drains;
 pub mod ended_count;

@@ -44,6 +44,7 @@ impl Control {
         let Loaded {
             config, warnings, ..
         } = load(&self.sources.look(file))?;
+        let config = self.merged(&config).config;
         let layers = self.running.layers(&config, &self.state.overrides);
         let change = self.running.prepare(&config, &layers)?;
         Ok(Changes {
@@ -124,6 +125,7 @@ impl Control {
             config, warnings, ..
         } = load(sources)?;
         let warnings = said(&warnings, self.running.config(), &config);
+        let config = self.with_discovered(&config);
         let before = self.running.config().clone();
         if confirm.is_some() {
             self.running.check_way_back(&config)?;
@@ -206,6 +208,7 @@ impl Control {
         self.applied_at = Instant::now();
         self.history.follow(self.running.config().syslog.as_ref());
         self.follow(&before);
+        self.follow_clusters();
         self.note_pools();
         Ok(Changes {
             keys: keys.unwrap_or_default(),

@@ -91,6 +91,7 @@ impl EventLoop<'_> {
                     if let Some(heir) = heir.greeted().await { return Ok(Stop::Successor(heir)); }
                 }
                 Some(()) = control.running.changes.recv() => control.look().await,
+                () = control.discovered.changed() => control.take_discovered().await,
                 _ = ticks.tick() => {
                     said(control.tick().await);
                     self.web.follow(control);

@@ -29,12 +29,14 @@ use crate::{
         beginning::Beginning,
         confirm::{self, Chosen, ChosenFrom},
         control_loop::Control,
+        discovered,
         persisted_state::State,
     },
     dataplane::{maps::Maps, object::Object, pins::Pins},
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     proxy::Listeners,
+    sources::kubernetes::KeptClusters,
     system::{output, privileges, systemd},
 };
 
@@ -100,6 +102,8 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let refused = file.as_ref().err().map(|error| format!("{error:#}"));
     let applied = applied(&pins).ok();
     let Chosen { config, source } = confirm::choose(file, &state, applied.as_ref())?;
+    let clusters = KeptClusters::load(&pins.state());
+    let config = discovered::started(&config, applied.as_ref(), &clusters);
     refuse_access_interfaces(options, &pins, &config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -130,7 +134,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         privileges::give_up(privileges::KEPT)?;
     }
     let before = applied.as_ref().unwrap_or(&config);
-    let mut control = Control::new(running, state, &file, before, beginning);
+    let mut control = Control::new(running, state, &file, before, beginning, clusters);
     if let Some(reason) = refused {
         control.started_without(&reason);
     }

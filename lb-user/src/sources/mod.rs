@@ -3,6 +3,7 @@
 //! A source is a file here that implements `Source`, and an entry in `Sources::of`.
 
 pub(crate) mod file;
+pub(crate) mod kubernetes;
 
 use std::path::Path;
 

@@ -286,7 +286,11 @@ impl Expansion<'_> {
         let pool = Named {
             name: name.clone(),
             place: place.clone(),
-            value: LiteralPool { keys, backends },
+            value: LiteralPool {
+                keys,
+                backends,
+                discovered: Vec::new(),
+            },
         };
         self.pools.push(pool, self.findings);
         let value = service;

@@ -18,8 +18,8 @@ use super::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{
-        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawLimits, RawLog, RawNetwork, RawPool,
-        RawService, RawTimeouts,
+        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawKubernetes, RawLimits, RawLog,
+        RawNetwork, RawPool, RawService, RawTimeouts,
     },
 };
 
@@ -33,6 +33,7 @@ pub(super) struct Expanded {
     pub(super) networks: List<Named<RawNetwork>>,
     pub(super) pools: List<Named<LiteralPool>>,
     pub(super) services: List<Named<RawService>>,
+    pub(super) kubernetes: List<Named<RawKubernetes>>,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
     pub(super) log: RawLog,
@@ -93,6 +94,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         networks: file.networks,
         pools: pools.into_list(whole && file.pools.whole),
         services: services.into_list(whole && file.services.whole),
+        kubernetes: file.kubernetes,
         limits: file.limits,
         timeouts: file.timeouts,
         log: file.log,
@@ -109,7 +111,9 @@ fn check_names(file: &RawFile, findings: &mut Findings) {
     let groups = file.nodes.elements.iter().map(Named::name_and_place);
     let pools = file.pools.elements.iter().map(Named::name_and_place);
     let services = file.services.elements.iter().map(Named::name_and_place);
-    for (name, place) in networks.chain(groups).chain(pools).chain(services) {
+    let kubernetes = file.kubernetes.elements.iter().map(Named::name_and_place);
+    let own = networks.chain(groups).chain(pools).chain(services);
+    for (name, place) in own.chain(kubernetes) {
         names::check(name, MAX_NAME, place, findings);
     }
     for named in &file.clusters.elements {
@@ -140,10 +144,11 @@ impl Expansion<'_> {
         let mut keys = named.value;
         let backends = mem::take(&mut keys.backends);
         let mut whole = backends.whole;
-        let mut elements = Vec::new();
+        let (mut elements, mut discovered) = (Vec::new(), Vec::new());
         for member in backends.elements {
             match member {
                 Member::Backend(backend) => elements.push(backend),
+                Member::Discovered(one) => discovered.push(one),
                 Member::Nodes(at) => {
                     if let Some(group) = &at.value.nodes {
                         let origin = format!("its backends are nodes.{}", group.value);
@@ -156,7 +161,11 @@ impl Expansion<'_> {
             }
         }
         let backends = self.bounded(List { elements, whole });
-        let value = LiteralPool { keys, backends };
+        let value = LiteralPool {
+            keys,
+            backends,
+            discovered,
+        };
         self.pools.push(
             Named {
                 name: named.name,

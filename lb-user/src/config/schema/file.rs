@@ -7,6 +7,7 @@ use super::{
     cluster::Cluster,
     declare::{Declared as _, section},
     kinds::{Entries, Files, Filled, Flag, Number, Preset, kinds},
+    kubernetes::RawKubernetes,
     log::RawLog,
     mapping::{Mapping, Scope},
     network::RawNetwork,
@@ -49,6 +50,9 @@ section! {
         /// Hosted control planes, each of which becomes pools and services named CLUSTER-api, CLUSTER-apps-https and so
         /// on; names have at most 48 characters.
         optional clusters: Entries<Cluster>,
+        /// Clusters of Kubernetes whose APIs say where services are, for the `backends` of pools to refer to; names as of
+        /// networks.
+        optional[only(main)] kubernetes: Entries<RawKubernetes>,
         /// What the maps can hold. The memory is taken at the first start, and the sizes stay: leave some spare.
         optional[only(main)] limits: Filled<RawLimits> => "each key its own",
         /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.

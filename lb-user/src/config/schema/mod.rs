@@ -18,6 +18,7 @@ mod example;
 mod file;
 mod health_and_drain;
 pub(super) mod kinds;
+mod kubernetes;
 mod log;
 pub(super) mod mapping;
 mod network;
@@ -37,6 +38,7 @@ pub(super) use self::{
     file::{RawFile, RawLimits, read, read_included},
     health_and_drain::{Care, RawHealth},
     kinds::AnyOrPrefixes,
+    kubernetes::{RawDiscover, RawDiscovered, RawKubernetes},
     log::RawLog,
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{LiteralPool, Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},

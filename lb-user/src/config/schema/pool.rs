@@ -6,6 +6,7 @@ use super::{
     declare::section,
     health_and_drain::Care,
     kinds::{Address, All, Flag, Name, NodePort, kinds},
+    kubernetes::RawDiscovered,
     reader::{at, list, list_not_empty, text, whole},
     selection::Selection,
     values::{checked, parsed, within},
@@ -17,7 +18,7 @@ use crate::config::{
     names,
     place::{At, Location, quote},
     problem::Findings,
-    yaml::{Kind, Node},
+    yaml::{Entry, Kind, Node},
 };
 
 section! {
@@ -36,7 +37,7 @@ section! {
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,
         /// Backends: `ADDRESS:PORT` (IPv6: `[ADDRESS]:PORT`), the long form, or a port of each node of a group, which
-        /// may stand alone instead of a list. All are of one family. The list may be empty: the VIP can be there before
+        /// may stand alone instead of a list, as what a cluster of Kubernetes says may. All are of one family. The list may be empty: the VIP can be there before
         /// its NodePort is.
         required[own] backends: Members,
     }
@@ -100,6 +101,8 @@ pub(in crate::config) struct LiteralPool {
     /// The other keys.
     pub(in crate::config) keys: RawPool,
     pub(in crate::config) backends: List<At<RawBackend>>,
+    /// What is asked for at clusters of Kubernetes.
+    pub(in crate::config) discovered: Vec<At<RawDiscovered>>,
 }
 
 /// An element of `backends`.
@@ -107,6 +110,7 @@ pub(in crate::config) struct LiteralPool {
 pub(in crate::config) enum Member {
     Backend(At<RawBackend>),
     Nodes(At<NodesOf>),
+    Discovered(At<RawDiscovered>),
 }
 
 /// The largest weight of a backend. A Maglev table has room for a few of them, not for thousands.
@@ -123,8 +127,8 @@ kinds! {
     Header("word"): Option<At<Option<ProxyProtocol>>> = proxy_protocol;
     AddressAndPort("`ADDRESS:PORT`"): Option<At<SocketAddr>> = parsed(address_and_port);
     Weight("number"): Option<At<u16>> = within(1..=MAX_WEIGHT);
-    /// A list, or `{ nodes: GROUP, port: N }` alone.
-    Members("list of backends", RawBackend, NodesOf): List<Member> = members;
+    /// A list, or `{ nodes: GROUP, port: N }` or `{ discover: ... }` alone.
+    Members("list of backends", RawBackend, NodesOf, RawDiscovered): List<Member> = members;
     /// A text alone is an address.
     Nodes("list of addresses, or mappings", RawNode): List<RawNode> = nodes;
 }
@@ -148,20 +152,30 @@ fn proxy_protocol(
 }
 
 fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List<Member>> {
-    if let Kind::Mapping(_) = node.kind {
-        let nodes = at(node, place, findings)?;
+    if let Kind::Mapping(entries) = &node.kind {
+        let member = match has(entries, "discover") {
+            true => Member::Discovered(at(node, place, findings)?),
+            false => Member::Nodes(at(node, place, findings)?),
+        };
         return Some(List {
-            elements: vec![Member::Nodes(nodes)],
+            elements: vec![member],
             whole: true,
         });
     }
     Some(list(node, &place, findings, member))
 }
 
+fn has(entries: &[Entry], key: &str) -> bool {
+    entries.iter().any(|entry| entry.key == key)
+}
+
 fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Member> {
     match &node.kind {
-        Kind::Mapping(entries) if entries.iter().any(|entry| entry.key == "nodes") => {
+        Kind::Mapping(entries) if has(entries, "nodes") => {
             at(node, place, findings).map(Member::Nodes)
+        }
+        Kind::Mapping(entries) if has(entries, "discover") => {
+            at(node, place, findings).map(Member::Discovered)
         }
         Kind::Mapping(_) => at(node, place, findings).map(Member::Backend),
         _ => {

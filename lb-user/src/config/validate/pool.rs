@@ -9,6 +9,7 @@ use std::{
 use super::{
     address_index::{Facts, Known},
     health_and_drain::Care,
+    kubernetes,
     service::{Mention, Usage},
 };
 use crate::config::{
@@ -17,6 +18,7 @@ use crate::config::{
     authorities::Library,
     list::{List, Named},
     model::{Backend, Pool, ProxyProtocol},
+    names::Names,
     place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{LiteralPool, RawBackend},
@@ -27,6 +29,7 @@ pub(super) fn validate(
     raw: &List<Named<LiteralPool>>,
     networks: &Known<'_>,
     usage: &Usage<'_>,
+    clusters: &Names<'_>,
     findings: &mut Findings,
 ) -> Vec<Pool> {
     let mut library = Library::default();
@@ -66,6 +69,7 @@ pub(super) fn validate(
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),
+                discover: kubernetes::discover(&named.value.discovered, clusters, findings),
                 balance: value_of(&named.value.keys.selection.balance),
                 source_timeout: source_timeout(named, findings),
                 max_connections: named
@@ -181,6 +185,7 @@ fn backends<'r>(raw: &'r LiteralPool, findings: &mut Findings) -> Vec<(Backend, 
             port,
             weight,
             backup,
+            discovered: None,
         };
         backends.push((backend, place));
     }

@@ -188,6 +188,7 @@ mod tests {
             port,
             weight: 1,
             backup: false,
+            discovered: None,
         }
     }
 

@@ -1,0 +1,151 @@
+//! Backends that a cluster of Kubernetes knows: where its API is, and which service a pool wants of it.
+
+use std::{fmt, path::PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{number::number, place::quote};
+
+/// The most characters of the name of an object (RFC 1123 subdomain; namespaces and Services have at most 63).
+const MAX_OBJECT_NAME: usize = 253;
+/// The most characters of the name of a port (IANA_SVC_NAME).
+const MAX_PORT_NAME: usize = 63;
+
+/// A cluster of Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KubernetesCluster {
+    /// Unique; lower-case letters, digits and `-`.
+    pub name: String,
+    /// Absolute.
+    pub kubeconfig: PathBuf,
+}
+
+/// The nodes at whose port a service of a cluster is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discover {
+    /// The cluster of the service and its port.
+    #[serde(rename = "discover")]
+    pub of: ServicePort,
+    /// As of a backend.
+    pub weight: u16,
+    /// As of a backend.
+    #[serde(default)]
+    pub backup: bool,
+}
+
+/// A port of a service of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ServicePort {
+    /// The name of a [`KubernetesCluster`].
+    pub cluster: String,
+    /// The service.
+    pub service: ServiceName,
+    /// Its port.
+    pub port: PortOfService,
+}
+
+impl fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            cluster,
+            service,
+            port,
+        } = self;
+        write!(f, "port {port} of service {service} of {cluster}")
+    }
+}
+
+/// `NAMESPACE/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServiceName {
+    /// Of the service.
+    pub namespace: String,
+    /// Unique in the namespace.
+    pub name: String,
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl From<ServiceName> for String {
+    fn from(name: ServiceName) -> Self {
+        name.to_string()
+    }
+}
+
+impl TryFrom<String> for ServiceName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        service_name(&text)
+    }
+}
+
+/// Which port of a service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PortOfService {
+    /// The number that its clients in the cluster use.
+    Number(u16),
+    /// The name.
+    Name(String),
+}
+
+impl fmt::Display for PortOfService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => number.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Reads `NAMESPACE/NAME`.
+pub(super) fn service_name(text: &str) -> Result<ServiceName, String> {
+    let both = text.split_once('/');
+    match both.filter(|(namespace, name)| is_label(namespace) && is_object(name)) {
+        Some((namespace, name)) => Ok(ServiceName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        None => Err(format!(
+            "{} is not a service; expected NAMESPACE/NAME, such as clusters-tenant-a/kube-apiserver",
+            quote(text)
+        )),
+    }
+}
+
+/// Reads the name or the number of a port.
+pub(super) fn port_of_service(text: &str) -> Result<PortOfService, String> {
+    if let Some(number) = number(text) {
+        let port = u16::try_from(number).ok().filter(|port| *port > 0);
+        return port
+            .map(PortOfService::Number)
+            .ok_or_else(|| format!("{number} is not a port; expected 1 to {}", u16::MAX));
+    }
+    if text.len() > MAX_PORT_NAME || !is_label(text) {
+        return Err(format!(
+            "{} is not the name of a port; expected one such as https, or its number",
+            quote(text)
+        ));
+    }
+    Ok(PortOfService::Name(text.to_owned()))
+}
+
+/// Whether it is a label of DNS in lower case (RFC 1123 section 2.1).
+fn is_label(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=63).contains(&text.len())
+        && text.bytes().all(|byte| letter(byte) || byte == b'-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Whether an object may have this name.
+fn is_object(text: &str) -> bool {
+    text.len() <= MAX_OBJECT_NAME && text.split('.').all(is_label)
+}

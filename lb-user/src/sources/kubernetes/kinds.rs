@@ -1,0 +1,152 @@
+//! The kinds of objects that are followed.
+
+use std::collections::BTreeMap;
+
+use kube::core::{ApiResource, DynamicObject};
+
+use super::{
+    known::{KnownNode, KnownObjects, KnownService, KnownSlice},
+    objects,
+};
+use crate::config::ServiceName;
+
+/// A kind of object.
+pub(super) trait Kind {
+    /// What an object is known by.
+    type Key: Clone + Ord;
+    /// What is known of it.
+    type Value: Clone + PartialEq;
+    /// In words.
+    const NAME: &'static str;
+    /// Where the API has it.
+    const RESOURCE: Resource;
+
+    fn key(object: &DynamicObject) -> Self::Key;
+
+    /// # Errors
+    ///
+    /// When the object is not of this kind.
+    fn read(object: DynamicObject) -> serde_json::Result<Self::Value>;
+
+    /// All that are known.
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<Self::Key, Self::Value>;
+}
+
+/// Where the API has the objects of a kind.
+pub(super) struct Resource {
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+}
+
+impl Resource {
+    pub(super) fn resource(&self) -> ApiResource {
+        let Self {
+            group,
+            version,
+            kind,
+            plural,
+        } = self;
+        let api_version = match group.is_empty() {
+            true => (*version).to_owned(),
+            false => format!("{group}/{version}"),
+        };
+        ApiResource {
+            group: (*group).to_owned(),
+            version: (*version).to_owned(),
+            api_version,
+            kind: (*kind).to_owned(),
+            plural: (*plural).to_owned(),
+        }
+    }
+}
+
+const fn core(kind: &'static str, plural: &'static str) -> Resource {
+    Resource {
+        group: "",
+        version: "v1",
+        kind,
+        plural,
+    }
+}
+
+const fn slices(version: &'static str) -> Resource {
+    Resource {
+        group: "discovery.k8s.io",
+        version,
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+    }
+}
+
+/// `v1/Service`.
+pub(super) struct Services;
+
+impl Kind for Services {
+    type Key = ServiceName;
+    type Value = KnownService;
+    const NAME: &'static str = "Services";
+    const RESOURCE: Resource = core("Service", "services");
+
+    fn key(object: &DynamicObject) -> ServiceName {
+        objects::name(object)
+    }
+
+    fn read(object: DynamicObject) -> serde_json::Result<KnownService> {
+        objects::service(object)
+    }
+
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, KnownService> {
+        &mut known.services
+    }
+}
+
+/// `v1/Node`.
+pub(super) struct Nodes;
+
+impl Kind for Nodes {
+    type Key = String;
+    type Value = KnownNode;
+    const NAME: &'static str = "Nodes";
+    const RESOURCE: Resource = core("Node", "nodes");
+
+    fn key(object: &DynamicObject) -> String {
+        objects::name(object).name
+    }
+
+    fn read(object: DynamicObject) -> serde_json::Result<KnownNode> {
+        objects::node(object)
+    }
+
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<String, KnownNode> {
+        &mut known.nodes
+    }
+}
+
+/// `discovery.k8s.io/EndpointSlice`.
+pub(super) struct EndpointSlices;
+
+impl EndpointSlices {
+    /// Before Kubernetes 1.21.
+    pub(super) const OLDER: Resource = slices("v1beta1");
+}
+
+impl Kind for EndpointSlices {
+    type Key = ServiceName;
+    type Value = KnownSlice;
+    const NAME: &'static str = "EndpointSlices";
+    const RESOURCE: Resource = slices("v1");
+
+    fn key(object: &DynamicObject) -> ServiceName {
+        objects::name(object)
+    }
+
+    fn read(object: DynamicObject) -> serde_json::Result<KnownSlice> {
+        objects::slice(object)
+    }
+
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, KnownSlice> {
+        &mut known.slices
+    }
+}

@@ -1,0 +1,152 @@
+//! Clusters of Kubernetes: where their services are reached, as their APIs say.
+//!
+//! `follow` watches the objects of the `kinds` that matter; `objects` are read into what is `known` of a cluster, and that
+//! is to see as a `view` of the moment. `kept` is on the disk for a start without the API.
+
+mod follow;
+mod kept;
+mod kinds;
+mod known;
+mod objects;
+mod view;
+
+use std::{collections::BTreeMap, future, sync::Arc, thread, time::Duration};
+
+use anyhow::{Context as _, Result};
+use rustix::thread::CapabilitySet;
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::{Notify, watch},
+    task::AbortHandle,
+};
+
+use self::{
+    follow::{Sink, follow},
+    view::View,
+};
+pub(crate) use self::{kept::KeptClusters, known::FoundNode};
+use crate::{
+    config::{KubernetesCluster, ServicePort},
+    system::privileges,
+};
+
+/// The clusters that are followed.
+#[derive(Default)]
+pub(crate) struct Kubernetes {
+    followed: BTreeMap<String, Followed>,
+    /// Where they are followed, from the first one on.
+    runtime: Option<Handle>,
+    wake: Arc<Notify>,
+}
+
+/// A cluster that is followed until this goes.
+struct Followed {
+    cluster: KubernetesCluster,
+    view: watch::Receiver<View>,
+    task: AbortHandle,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A cluster that does not answer.
+pub(crate) struct Unanswered<'k> {
+    pub(crate) cluster: &'k str,
+    pub(crate) age: Duration,
+    pub(crate) words: String,
+}
+
+impl Kubernetes {
+    /// Follows these clusters from now on, and no others. What is `kept` of one is known until its API has answered.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub(crate) fn follow(
+        &mut self,
+        clusters: &[KubernetesCluster],
+        kept: &mut KeptClusters,
+    ) -> Result<()> {
+        self.followed
+            .retain(|_, followed| clusters.contains(&followed.cluster));
+        for cluster in clusters {
+            if self.followed.contains_key(&cluster.name) {
+                continue;
+            }
+            let handle = self.runtime()?;
+            let view = kept
+                .take(&cluster.name)
+                .map_or_else(View::default, View::kept);
+            let (view, seen) = watch::channel(view);
+            let sink = Sink {
+                view: Arc::new(view),
+                wake: Arc::clone(&self.wake),
+            };
+            let task = handle.spawn(follow(cluster.clone(), sink));
+            let followed = Followed {
+                cluster: cluster.clone(),
+                view: seen,
+                task: task.abort_handle(),
+            };
+            self.followed.insert(cluster.name.clone(), followed);
+        }
+        Ok(())
+    }
+
+    fn runtime(&mut self) -> Result<Handle> {
+        if let Some(handle) = &self.runtime {
+            return Ok(handle.clone());
+        }
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("start tokio for Kubernetes")?;
+        let handle = runtime.handle().clone();
+        thread::Builder::new()
+            .name("kubernetes".to_owned())
+            .spawn(move || match privileges::give_up(CapabilitySet::empty()) {
+                Ok(()) => runtime.block_on(future::pending::<()>()),
+                Err(error) => {
+                    tracing::error!("the thread for Kubernetes does not start: {error:#}")
+                }
+            })
+            .context("start the thread for Kubernetes")?;
+        self.runtime = Some(handle.clone());
+        Ok(handle)
+    }
+
+    /// Returns when what is known of a cluster has changed since the last time.
+    pub(crate) async fn changed(&self) {
+        self.wake.notified().await;
+    }
+
+    /// The nodes at which a port of a service is reached; nothing as long as its cluster is not known.
+    pub(crate) fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>> {
+        let view = self.followed.get(&wanted.cluster)?.view.borrow();
+        Some(view.known()?.nodes(wanted))
+    }
+
+    /// The clusters that do not answer.
+    pub(crate) fn unanswered(&self) -> Vec<Unanswered<'_>> {
+        let clusters = self.followed.iter().filter_map(|(cluster, followed)| {
+            let view = followed.view.borrow();
+            let trouble = view.trouble()?;
+            Some(Unanswered {
+                cluster,
+                age: trouble.since.elapsed(),
+                words: trouble.words.clone(),
+            })
+        });
+        clusters.collect()
+    }
+
+    /// What is known of all clusters, to be kept.
+    pub(crate) fn to_keep(&self) -> KeptClusters {
+        let clusters = self.followed.iter().filter_map(|(name, followed)| {
+            let view = followed.view.borrow();
+            Some((name.clone(), view.known()?.clone()))
+        });
+        clusters.collect()
+    }
+}

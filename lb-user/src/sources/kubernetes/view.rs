@@ -1,0 +1,180 @@
+//! What there is to see of a cluster that is followed: what is known, and how old that may be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use super::{kinds::Kind, known::KnownObjects};
+
+/// How many kinds of objects are followed.
+const KINDS: usize = 3;
+
+/// What is known of a cluster now.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    known: KnownObjects,
+    /// Whether an earlier process knew it.
+    is_kept: bool,
+    /// The kinds of which there has been a whole list.
+    listed: BTreeSet<&'static str>,
+    /// What does not answer.
+    errors: BTreeMap<&'static str, Trouble>,
+}
+
+/// Why something does not answer, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    pub(super) words: String,
+    pub(super) since: Instant,
+}
+
+impl View {
+    /// Of a cluster that an earlier process has followed.
+    pub(super) fn kept(known: KnownObjects) -> Self {
+        Self {
+            known,
+            is_kept: true,
+            ..Self::default()
+        }
+    }
+
+    /// What is known, once that is all of it.
+    pub(super) fn known(&self) -> Option<&KnownObjects> {
+        (self.is_kept || self.listed.len() == KINDS).then_some(&self.known)
+    }
+
+    /// What does not answer for the longest time.
+    pub(super) fn trouble(&self) -> Option<&Trouble> {
+        self.errors.values().min_by_key(|trouble| trouble.since)
+    }
+
+    /// A list is whole: it takes the place of what was known. Of an object that could not be read that stays. Whether
+    /// anything differs.
+    pub(super) fn replace<K: Kind>(&mut self, listed: BTreeMap<K::Key, Option<K::Value>>) -> bool {
+        let is_first = self.listed.insert(K::NAME);
+        self.note_good(K::NAME);
+        let all = K::all(&mut self.known);
+        let mut now = BTreeMap::new();
+        for (key, value) in listed {
+            if let Some(value) = value.or_else(|| all.get(&key).cloned()) {
+                now.insert(key, value);
+            }
+        }
+        let differs = *all != now;
+        *all = now;
+        differs || is_first
+    }
+
+    /// Whether anything differs.
+    pub(super) fn put<K: Kind>(&mut self, key: K::Key, value: K::Value) -> bool {
+        self.note_good(K::NAME);
+        let all = K::all(&mut self.known);
+        let differs = all.get(&key) != Some(&value);
+        all.insert(key, value);
+        differs
+    }
+
+    /// Whether anything differs.
+    pub(super) fn remove<K: Kind>(&mut self, key: &K::Key) -> bool {
+        self.note_good(K::NAME);
+        K::all(&mut self.known).remove(key).is_some()
+    }
+
+    /// What was asked for has been answered. Nothing of what is known differs.
+    pub(super) fn note_good(&mut self, what: &'static str) -> bool {
+        self.errors.remove(what);
+        self.errors.remove(API);
+        false
+    }
+
+    /// It was not. Nothing of what is known differs.
+    pub(super) fn note_error(&mut self, what: &'static str, words: String) -> bool {
+        let since = self
+            .errors
+            .get(what)
+            .map_or_else(Instant::now, |trouble| trouble.since);
+        self.errors.insert(what, Trouble { words, since });
+        false
+    }
+}
+
+/// What has no kind: the API as a whole.
+pub(super) const API: &str = "API";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::kubernetes::{
+        kinds::{EndpointSlices, Nodes, Services},
+        known::KnownNode,
+    };
+
+    fn node(takes: bool) -> KnownNode {
+        KnownNode {
+            addresses: Vec::new(),
+            takes,
+        }
+    }
+
+    fn nodes(view: &View) -> Vec<&str> {
+        let known = view.known().unwrap();
+        known.nodes.keys().map(String::as_str).collect()
+    }
+
+    fn list(names: &[(&str, bool)]) -> BTreeMap<String, Option<KnownNode>> {
+        let nodes = names.iter();
+        nodes
+            .map(|(name, is_read)| ((*name).to_owned(), is_read.then(|| node(true))))
+            .collect()
+    }
+
+    #[test]
+    fn a_cluster_is_known_when_all_kinds_are_listed() {
+        let mut view = View::default();
+        assert!(view.replace::<Nodes>(list(&[("n1", true)])));
+        assert!(view.replace::<Services>(BTreeMap::new()));
+        assert!(view.known().is_none());
+        assert!(view.replace::<EndpointSlices>(BTreeMap::new()));
+        assert_eq!(nodes(&view), ["n1"]);
+        assert!(View::kept(KnownObjects::default()).known().is_some());
+    }
+
+    #[test]
+    fn only_what_differs_is_a_change() {
+        let mut view = View::kept(KnownObjects::default());
+        assert!(view.replace::<Nodes>(list(&[("n1", true), ("n2", true)])));
+        assert!(!view.replace::<Nodes>(list(&[("n1", true), ("n2", true)])));
+        assert!(!view.put::<Nodes>("n1".to_owned(), node(true)));
+        assert!(view.put::<Nodes>("n1".to_owned(), node(false)));
+        assert!(view.remove::<Nodes>(&"n2".to_owned()));
+        assert!(!view.remove::<Nodes>(&"n2".to_owned()));
+        assert_eq!(nodes(&view), ["n1"]);
+    }
+
+    /// Of n1 the object cannot be read: what was known stays. Nothing was known of n3.
+    #[test]
+    fn an_object_that_cannot_be_read_is_as_it_was() {
+        let mut view = View::kept(KnownObjects::default());
+        view.replace::<Nodes>(list(&[("n1", true), ("n2", true)]));
+        assert!(view.replace::<Nodes>(list(&[("n1", false), ("n3", false)])));
+        assert_eq!(nodes(&view), ["n1"]);
+    }
+
+    #[test]
+    fn an_error_lasts_until_an_answer_and_changes_nothing_known() {
+        let mut view = View::kept(KnownObjects::default());
+        assert!(!view.note_error(Nodes::NAME, "refused".to_owned()));
+        let since = view.trouble().unwrap().since;
+        view.note_error(Nodes::NAME, "forbidden".to_owned());
+        let trouble = view.trouble().unwrap();
+        assert_eq!(
+            (trouble.words.as_str(), trouble.since),
+            ("forbidden", since)
+        );
+        view.note_good(Services::NAME);
+        assert!(view.trouble().is_some());
+        view.put::<Nodes>("n1".to_owned(), node(true));
+        assert!(view.trouble().is_none());
+    }
+}

@@ -19,6 +19,7 @@ mod handoff;
 mod health;
 mod ip;
 mod isolation;
+mod kubernetes;
 mod lab;
 mod lifecycle;
 mod metrics;

@@ -1,6 +1,7 @@
 //! Real servers, and small ones of our own for what those cannot do.
 
 pub mod answers;
+pub mod api_server;
 pub mod echo;
 pub mod identity;
 pub mod peers;

@@ -19,7 +19,7 @@ pub(super) trait Kind {
     /// In words.
     const NAME: &'static str;
     /// Where the API has it.
-    const RESOURCE: Resource;
+    const RESOURCE: GroupVersionResource;
 
     fn key(object: &DynamicObject) -> Self::Key;
 
@@ -33,14 +33,14 @@ pub(super) trait Kind {
 }
 
 /// Where the API has the objects of a kind.
-pub(super) struct Resource {
+pub(super) struct GroupVersionResource {
     group: &'static str,
     version: &'static str,
     kind: &'static str,
     plural: &'static str,
 }
 
-impl Resource {
+impl GroupVersionResource {
     pub(super) fn resource(&self) -> ApiResource {
         let Self {
             group,
@@ -62,8 +62,8 @@ impl Resource {
     }
 }
 
-const fn core(kind: &'static str, plural: &'static str) -> Resource {
-    Resource {
+const fn core(kind: &'static str, plural: &'static str) -> GroupVersionResource {
+    GroupVersionResource {
         group: "",
         version: "v1",
         kind,
@@ -71,8 +71,8 @@ const fn core(kind: &'static str, plural: &'static str) -> Resource {
     }
 }
 
-const fn slices(version: &'static str) -> Resource {
-    Resource {
+const fn slices(version: &'static str) -> GroupVersionResource {
+    GroupVersionResource {
         group: "discovery.k8s.io",
         version,
         kind: "EndpointSlice",
@@ -87,7 +87,7 @@ impl Kind for Services {
     type Key = ServiceName;
     type Value = KnownService;
     const NAME: &'static str = "Services";
-    const RESOURCE: Resource = core("Service", "services");
+    const RESOURCE: GroupVersionResource = core("Service", "services");
 
     fn key(object: &DynamicObject) -> ServiceName {
         objects::name(object)
@@ -109,7 +109,7 @@ impl Kind for Nodes {
     type Key = String;
     type Value = KnownNode;
     const NAME: &'static str = "Nodes";
-    const RESOURCE: Resource = core("Node", "nodes");
+    const RESOURCE: GroupVersionResource = core("Node", "nodes");
 
     fn key(object: &DynamicObject) -> String {
         objects::name(object).name
@@ -129,14 +129,14 @@ pub(super) struct EndpointSlices;
 
 impl EndpointSlices {
     /// Before Kubernetes 1.21.
-    pub(super) const OLDER: Resource = slices("v1beta1");
+    pub(super) const OLDER: GroupVersionResource = slices("v1beta1");
 }
 
 impl Kind for EndpointSlices {
     type Key = ServiceName;
     type Value = KnownSlice;
     const NAME: &'static str = "EndpointSlices";
-    const RESOURCE: Resource = slices("v1");
+    const RESOURCE: GroupVersionResource = slices("v1");
 
     fn key(object: &DynamicObject) -> ServiceName {
         objects::name(object)

@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{
     kinds::{EndpointSlices, Kind, Nodes, Services},
-    view::{API, View},
+    view::{API, ClusterView},
 };
 use crate::config::KubernetesCluster;
 
@@ -53,13 +53,13 @@ const GONE: u16 = 410;
 /// What is known of a cluster, and what wakes its reader when that changes.
 #[derive(Clone)]
 pub(super) struct Sink {
-    pub(super) view: Arc<watch::Sender<View>>,
+    pub(super) view: Arc<watch::Sender<ClusterView>>,
     pub(super) wake: Arc<Notify>,
 }
 
 impl Sink {
     /// Changes what is known; `change` returns whether anything differs.
-    fn change(&self, change: impl FnOnce(&mut View) -> bool) {
+    fn change(&self, change: impl FnOnce(&mut ClusterView) -> bool) {
         if self.view.send_if_modified(change) {
             self.wake.notify_one();
         }

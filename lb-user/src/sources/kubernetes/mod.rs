@@ -22,7 +22,7 @@ use tokio::{
 
 use self::{
     follow::{Sink, follow},
-    view::View,
+    view::ClusterView,
 };
 pub(crate) use self::{kept::KeptClusters, known::FoundNode};
 use crate::{
@@ -42,7 +42,7 @@ pub(crate) struct Kubernetes {
 /// A cluster that is followed until this goes.
 struct Followed {
     cluster: KubernetesCluster,
-    view: watch::Receiver<View>,
+    view: watch::Receiver<ClusterView>,
     task: AbortHandle,
 }
 
@@ -79,7 +79,7 @@ impl Kubernetes {
             let handle = self.runtime()?;
             let view = kept
                 .take(&cluster.name)
-                .map_or_else(View::default, View::kept);
+                .map_or_else(ClusterView::default, ClusterView::kept);
             let (view, seen) = watch::channel(view);
             let sink = Sink {
                 view: Arc::new(view),

@@ -12,7 +12,7 @@ const KINDS: usize = 3;
 
 /// What is known of a cluster now.
 #[derive(Debug, Default)]
-pub(super) struct View {
+pub(super) struct ClusterView {
     known: KnownObjects,
     /// Whether an earlier process knew it.
     is_kept: bool,
@@ -29,7 +29,7 @@ pub(super) struct Trouble {
     pub(super) since: Instant,
 }
 
-impl View {
+impl ClusterView {
     /// Of a cluster that an earlier process has followed.
     pub(super) fn kept(known: KnownObjects) -> Self {
         Self {
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    fn nodes(view: &View) -> Vec<&str> {
+    fn nodes(view: &ClusterView) -> Vec<&str> {
         let known = view.known().unwrap();
         known.nodes.keys().map(String::as_str).collect()
     }
@@ -131,18 +131,18 @@ mod tests {
 
     #[test]
     fn a_cluster_is_known_when_all_kinds_are_listed() {
-        let mut view = View::default();
+        let mut view = ClusterView::default();
         assert!(view.replace::<Nodes>(list(&[("n1", true)])));
         assert!(view.replace::<Services>(BTreeMap::new()));
         assert!(view.known().is_none());
         assert!(view.replace::<EndpointSlices>(BTreeMap::new()));
         assert_eq!(nodes(&view), ["n1"]);
-        assert!(View::kept(KnownObjects::default()).known().is_some());
+        assert!(ClusterView::kept(KnownObjects::default()).known().is_some());
     }
 
     #[test]
     fn only_what_differs_is_a_change() {
-        let mut view = View::kept(KnownObjects::default());
+        let mut view = ClusterView::kept(KnownObjects::default());
         assert!(view.replace::<Nodes>(list(&[("n1", true), ("n2", true)])));
         assert!(!view.replace::<Nodes>(list(&[("n1", true), ("n2", true)])));
         assert!(!view.put::<Nodes>("n1".to_owned(), node(true)));
@@ -155,7 +155,7 @@ mod tests {
     /// Of n1 the object cannot be read: what was known stays. Nothing was known of n3.
     #[test]
     fn an_object_that_cannot_be_read_is_as_it_was() {
-        let mut view = View::kept(KnownObjects::default());
+        let mut view = ClusterView::kept(KnownObjects::default());
         view.replace::<Nodes>(list(&[("n1", true), ("n2", true)]));
         assert!(view.replace::<Nodes>(list(&[("n1", false), ("n3", false)])));
         assert_eq!(nodes(&view), ["n1"]);
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_error_lasts_until_an_answer_and_changes_nothing_known() {
-        let mut view = View::kept(KnownObjects::default());
+        let mut view = ClusterView::kept(KnownObjects::default());
         assert!(!view.note_error(Nodes::NAME, "refused".to_owned()));
         let since = view.trouble().unwrap().since;
         view.note_error(Nodes::NAME, "forbidden".to_owned());

@@ -268,6 +268,9 @@ pub struct ControlStatus {
     /// What something has taken away or changed, and could not be mended yet: of what, and why.
     #[serde(default)]
     pub wrong: BTreeMap<String, String>,
+    /// The clusters of Kubernetes, by name.
+    #[serde(default)]
+    pub kubernetes: BTreeMap<String, ClusterStatus>,
     /// The network namespace of the control plane, as the inode of its file (namespaces(7)); 0 if it does not
     /// report one.
     #[serde(default)]
@@ -312,6 +315,16 @@ impl Display for UpCount {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.up, self.of)
     }
+}
+
+/// How far what is known of a cluster of Kubernetes is what there is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClusterStatus {
+    /// How old what is known may be: 0 while the API answers, else since it does not, or since the control plane began.
+    #[schemars(with = "Seconds")]
+    pub age_seconds: u64,
+    /// Why the API does not answer; null while it does.
+    pub unanswered: Option<String>,
 }
 
 /// An interface, as the control plane knows it.

@@ -184,10 +184,11 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 /// Logs to standard error: `LB_LOG` filters, in the syntax of `RUST_LOG`, and `LB_LOG_FORMAT` is how lines are written
 /// where the command line does not say it.
 fn init_log(trace_drops: bool, format: Option<&str>) {
+    // What kube says of each request that fails is in an event, once.
     let default = if trace_drops {
-        "info,lb_ebpf=debug"
+        "info,kube_client=off,lb_ebpf=debug"
     } else {
-        "info"
+        "info,kube_client=off"
     };
     let (filter, wrong) = log_filter(env::var("LB_LOG").ok().as_deref(), default);
     let (format, unknown) = match format.and_then(LogFormat::named) {

@@ -10,7 +10,7 @@ use super::{
     color, observed, print, table,
 };
 use crate::{
-    api::{ConfigStatus, ServiceStats, ShareUse},
+    api::{ClusterStatus, ConfigStatus, ServiceStats, ShareUse},
     model::ago::{ago, ago_seconds},
     observe::{NetworkStatus, RingStatus, SnatStatus, Verdicts},
     reports::status::StatusReport,
@@ -27,6 +27,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     let StatusReport {
         health,
         status,
+        kubernetes,
         shared,
         divided,
         is_elsewhere,
@@ -39,6 +40,9 @@ pub(super) fn show(show: &Show) -> Result<()> {
     print::line(format_args!("instance {name}, version {version}"))?;
     let config = control.map(|control| control.config);
     for line in config_words(&config, instance) {
+        print::line(color::line(&line))?;
+    }
+    for line in cluster_words(&kubernetes) {
         print::line(color::line(&line))?;
     }
     if is_elsewhere {
@@ -98,6 +102,17 @@ fn config_words(config: &Result<ConfigStatus, String>, instance: &str) -> Vec<St
         format!("confirm within {}: `{confirm}`", ago_seconds(seconds))
     }));
     lines
+}
+
+/// Which clusters of Kubernetes are followed, and how old what is known of them may be.
+fn cluster_words(clusters: &BTreeMap<String, ClusterStatus>) -> impl Iterator<Item = String> {
+    clusters.iter().map(|(name, cluster)| match &cluster.unanswered {
+        None => format!("cluster {name} of Kubernetes: followed"),
+        Some(why) => format!(
+            "stale: cluster {name} of Kubernetes has not answered for {}, and its backends stay as they were: {why}",
+            ago_seconds(cluster.age_seconds)
+        ),
+    })
 }
 
 /// Which networks are closed until the next start.

@@ -1,6 +1,6 @@
 //! Backends that a cluster of Kubernetes knows: where its API is, and which service a pool wants of it.
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, net::IpAddr, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,21 @@ pub struct KubernetesCluster {
     pub name: String,
     /// Absolute.
     pub kubeconfig: PathBuf,
+    /// The port of a Service of another cluster at whose nodes the API is reached; none: the server of the kubeconfig is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<ServicePort>,
+    /// The Services that get VIPs into their status.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub load_balancers: Vec<LoadBalancer>,
+}
+
+/// A VIP in the status of a Service of type LoadBalancer. One Service may have several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadBalancer {
+    /// The Service.
+    pub service: ServiceName,
+    /// A VIP that a service of the file listens at.
+    pub vip: IpAddr,
 }
 
 /// The nodes at whose port a service of a cluster is reached.

@@ -57,7 +57,9 @@ pub use self::{
     authorities::Authorities,
     bearer_token::BearerToken,
     check::{Check, Get, Tls},
-    discover::{Discover, KubernetesCluster, PortOfService, ServiceName, ServicePort},
+    discover::{
+        Discover, KubernetesCluster, LoadBalancer, PortOfService, ServiceName, ServicePort,
+    },
     health::{Health, JITTER_PERCENT, OnDead},
     kept::Kept,
     listen::{Listen, Protocol},

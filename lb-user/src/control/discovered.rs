@@ -1,7 +1,13 @@
 //! What clusters of Kubernetes say, taken in as it changes. It is applied as a reload is, but of what was applied, and not of
 //! the file; an API that does not answer changes nothing.
 
-use std::{collections::BTreeSet, mem, time::Duration};
+mod difference;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    time::Duration,
+};
 
 use super::{
     control_loop::Control,
@@ -9,18 +15,15 @@ use super::{
     running::Running,
 };
 use crate::{
-    api::Severity,
-    config::{self, Backend, Config, Pool},
+    api::{ClusterStatus, Severity},
+    config::{Backend, Config, Pool},
     health::HealthVerdict,
     model::names::backend_name,
-    sources::kubernetes::{KeptClusters, Kubernetes},
+    sources::kubernetes::{KeptClusters, Kubernetes, StatusOutcome},
 };
 
 /// How long an API may not answer before that is news: one that starts anew takes a few seconds.
 const UNANSWERED_TIME: Duration = Duration::from_secs(5);
-/// How many changes an event names.
-const MAX_NAMED: usize = 8;
-
 /// The clusters, and what was said of them.
 pub struct Discovered {
     pub(super) kubernetes: Kubernetes,
@@ -30,6 +33,8 @@ pub struct Discovered {
     refused: BTreeSet<String>,
     held: BTreeSet<String>,
     unanswered: BTreeSet<String>,
+    /// What was logged of the status of Services, by the words for each.
+    statuses: BTreeMap<String, StatusOutcome>,
     /// Why the last change was not applied: it is tried again.
     failed: Option<String>,
 }
@@ -43,6 +48,7 @@ impl Discovered {
             refused: BTreeSet::new(),
             held: BTreeSet::new(),
             unanswered: BTreeSet::new(),
+            statuses: BTreeMap::new(),
             failed: None,
         }
     }
@@ -97,11 +103,33 @@ impl Control {
         if let Err(error) = self.discovered.kubernetes.follow(clusters, &mut kept) {
             tracing::error!("follow clusters of Kubernetes: {error:#}; backends stay as they are");
         }
+        self.let_clusters_write();
+    }
+
+    /// How far what is known of the clusters is what there is.
+    pub(super) fn clusters(&self) -> BTreeMap<String, ClusterStatus> {
+        let unanswered = self.discovered.kubernetes.unanswered();
+        let clusters = self.running.config().kubernetes.iter().map(|cluster| {
+            let trouble = unanswered.iter().find(|one| one.cluster == cluster.name);
+            let status = ClusterStatus {
+                age_seconds: trouble.map_or(0, |trouble| trouble.age.as_secs()),
+                unanswered: trouble.map(|trouble| trouble.words.clone()),
+            };
+            (cluster.name.clone(), status)
+        });
+        clusters.collect()
+    }
+
+    /// Nothing is written for a reload that may be undone.
+    fn let_clusters_write(&self) {
+        let is_confirmed = self.state.unconfirmed.is_none();
+        self.discovered.kubernetes.let_write(is_confirmed);
     }
 
     /// Brings what is applied to what clusters have now. Nothing changes while a reload waits to be confirmed: what it goes
     /// back to must be what it began with.
     pub async fn take_discovered(&mut self) {
+        self.note_statuses();
         if self.state.unconfirmed.is_some() {
             return;
         }
@@ -115,8 +143,7 @@ impl Control {
         match self.apply(&config).await {
             Ok(()) => {
                 self.discovered.failed = None;
-                let lines = config::difference(&before, &config).unwrap_or_default();
-                let words = in_words(&lines);
+                let words = difference::words(&before, &config);
                 tracing::info!("discovery: {words}");
                 self.event("discovery", Severity::Notice, "configuration", &words);
             }
@@ -135,6 +162,7 @@ impl Control {
 
     /// Does again what waits for checks, or has failed, and notes which clusters do not answer.
     pub(super) async fn tick_discovered(&mut self) {
+        self.let_clusters_write();
         if !self.discovered.held.is_empty() || self.discovered.failed.is_some() {
             self.take_discovered().await;
         }
@@ -167,8 +195,51 @@ impl Control {
             ),
             None => (Severity::Notice, "its API answers again".to_owned()),
         };
-        tracing::warn!("discovery: {object}: {words}");
-        self.event("discovery", severity, &object, &words);
+        self.note_discovery(severity, &object, &words);
+    }
+
+    /// Logs what has become of the status of Services that are to have VIPs there.
+    fn note_statuses(&mut self) {
+        let all = self.discovered.kubernetes.statuses().into_iter();
+        let now = all.map(|(cluster, service, outcome)| {
+            (format!("service {service} of {cluster}"), outcome)
+        });
+        let before = mem::replace(&mut self.discovered.statuses, now.collect());
+        let now = self.discovered.statuses.clone();
+        for (object, outcome) in now {
+            if before.get(&object) != Some(&outcome) {
+                self.note_status(&object, &outcome);
+            }
+        }
+    }
+
+    fn note_status(&mut self, object: &str, outcome: &StatusOutcome) {
+        let (severity, words) = match outcome {
+            StatusOutcome::Has => return,
+            StatusOutcome::Written(vips) => {
+                let vips: Vec<String> = vips.iter().map(ToString::to_string).collect();
+                let words = format!("its status has {} now", vips.join(", "));
+                (Severity::Notice, words)
+            }
+            StatusOutcome::Left(why) => {
+                let words = format!("its status is left as it is: {why}");
+                (Severity::Warning, words)
+            }
+            StatusOutcome::Failed(why) => {
+                let words = format!("its status cannot be written: {why}; trying again");
+                (Severity::Warning, words)
+            }
+        };
+        self.note_discovery(severity, object, &words);
+    }
+
+    /// An event and a line of the log.
+    fn note_discovery(&mut self, severity: Severity, object: &str, words: &str) {
+        match severity {
+            Severity::Notice => tracing::info!("discovery: {object}: {words}"),
+            _ => tracing::warn!("discovery: {object}: {words}"),
+        }
+        self.event("discovery", severity, object, words);
     }
 
     fn keep_discovered(&mut self) {
@@ -189,18 +260,4 @@ impl Control {
 fn serves(running: &Running, pool: &Pool, backend: &Backend) -> bool {
     let checked = running.checks.of(&backend_name(pool, backend));
     checked.is_none_or(|checked| checked.standing.verdict == HealthVerdict::Up)
-}
-
-fn in_words(lines: &[String]) -> String {
-    let more = lines.len().saturating_sub(MAX_NAMED);
-    let named = lines
-        .iter()
-        .take(MAX_NAMED)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("; ");
-    match more {
-        0 => named,
-        more => format!("{named}; and {more} more"),
-    }
 }

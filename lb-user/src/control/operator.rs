@@ -197,6 +197,7 @@ impl Control {
             shared: self.running.counts().read(),
             divided: self.running.divided(),
             wrong: self.mending.wrong().clone(),
+            kubernetes: self.clusters(),
             namespace: namespace::own(),
             interfaces: self.running.interfaces(),
         }

@@ -5,9 +5,9 @@
 use prometheus_client::metrics::MetricType;
 
 use super::rows::{
-    AnsweredRow, BackendRow, BuildRow, FramesRow, InstanceRow, InterfaceRow, NetworkRow,
-    OutcomeRow, PoolRow, QuotaRow, ReasonRow, RefusalRow, ReloadRow, RequestRow, RingRow,
-    ServiceRow, SharedRow, SnatRow, ThreadRow,
+    AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, InstanceRow, InterfaceRow,
+    NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, RefusalRow, ReloadRow, RequestRow,
+    RingRow, ServiceRow, SharedRow, SnatRow, ThreadRow,
 };
 
 /// The value of a sample.
@@ -105,6 +105,12 @@ metrics! {
 metrics! {
     RELOADS: ReloadRow {
         counter "lb_config_reloads_total" "Reloads since the process began, by what became of them." = |row| row.count;
+    }
+}
+
+metrics! {
+    CLUSTERS: ClusterRow {
+        gauge "lb_kubernetes_age_seconds" "How old what is known of a cluster of Kubernetes may be: 0 while its API answers." = |row| row.age_seconds;
     }
 }
 
@@ -268,6 +274,7 @@ mod tests {
             of(BUILD),
             of(INSTANCE),
             of(RELOADS),
+            of(CLUSTERS),
             of(NETWORKS),
             of(RINGS),
             of(QUOTAS),

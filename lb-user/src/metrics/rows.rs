@@ -78,6 +78,13 @@ row! {
 }
 
 row! {
+    /// A cluster of Kubernetes.
+    struct ClusterRow { cluster: String } {
+        age_seconds: u64,
+    }
+}
+
+row! {
     /// A network.
     struct NetworkRow { network: String } {
         flows: u32,

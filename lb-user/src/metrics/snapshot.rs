@@ -19,9 +19,9 @@ use super::{
     report::ControlReport,
     rising::{Rising, Width},
     rows::{
-        AnsweredRow, BackendRow, BuildRow, FramesRow, InstanceRow, InterfaceRow, NetworkRow,
-        OutcomeRow, PoolRow, QuotaRow, ReasonRow, ReloadRow, RequestRow, RingRow, ServiceRow,
-        SharedRow, SnatRow, ThreadRow,
+        AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, InstanceRow, InterfaceRow,
+        NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, ReloadRow, RequestRow, RingRow,
+        ServiceRow, SharedRow, SnatRow, ThreadRow,
     },
 };
 use crate::{
@@ -46,6 +46,7 @@ pub(super) struct MetricsSnapshot {
     pub(super) build: Vec<BuildRow>,
     pub(super) instance: Vec<InstanceRow>,
     pub(super) reloads: Vec<ReloadRow>,
+    pub(super) clusters: Vec<ClusterRow>,
     pub(super) networks: Vec<NetworkRow>,
     pub(super) rings: Vec<RingRow>,
     pub(super) quotas: Vec<QuotaRow>,
@@ -106,6 +107,7 @@ impl Looks {
                 version: env!("CARGO_PKG_VERSION"),
             }],
             reloads: reloads(report),
+            clusters: clusters(report),
             quotas: self.quotas(config, ids),
             snat: self.snat(config, ids)?,
             services: self.services(config, ids),
@@ -300,6 +302,15 @@ fn reloads(report: &ControlReport) -> Vec<ReloadRow> {
     ];
     let rows = rows.map(|(result, count)| ReloadRow { result, count });
     rows.into()
+}
+
+fn clusters(report: &ControlReport) -> Vec<ClusterRow> {
+    let clusters = report.status.kubernetes.iter();
+    let rows = clusters.map(|(name, cluster)| ClusterRow {
+        cluster: name.clone(),
+        age_seconds: cluster.age_seconds,
+    });
+    rows.collect()
 }
 
 fn network_row(

@@ -54,6 +54,7 @@ pub(crate) fn control(backends: Vec<BackendHealth>) -> ControlStatus {
         shared: BTreeMap::new(),
         divided: BTreeMap::new(),
         wrong: BTreeMap::new(),
+        kubernetes: BTreeMap::new(),
         namespace: 0,
         interfaces: BTreeMap::new(),
     }
@@ -175,6 +176,7 @@ pub(crate) fn overview() -> Overview {
             },
             config: None,
             wrong: Default::default(),
+            kubernetes: Default::default(),
             shared: [("shop".to_owned(), Default::default())].into(),
             divided: Default::default(),
             is_elsewhere: false,

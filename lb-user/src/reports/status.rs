@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::health::Summary;
 use crate::{
-    api::{ConfigStatus, ControlStatus, ServiceStats, ShareUse},
+    api::{ClusterStatus, ConfigStatus, ControlStatus, ServiceStats, ShareUse},
     network::namespace,
     observe::{MISSING, NetworkStatus, Observer, Status},
 };
@@ -25,6 +25,8 @@ pub struct StatusReport {
     pub config: Option<ConfigStatus>,
     /// What something has taken away or changed, and could not be mended yet: of what, and why.
     pub wrong: BTreeMap<String, String>,
+    /// The clusters of Kubernetes, by name.
+    pub kubernetes: BTreeMap<String, ClusterStatus>,
     /// What became of the clients of each shared VIP, by the names of their services.
     pub shared: BTreeMap<String, ServiceStats>,
     /// What the clients of each network have of what shared VIPs divide among them.
@@ -51,6 +53,7 @@ impl StatusReport {
             status,
             config: None,
             wrong: BTreeMap::new(),
+            kubernetes: BTreeMap::new(),
             shared: BTreeMap::new(),
             divided: BTreeMap::new(),
             is_elsewhere,
@@ -58,6 +61,7 @@ impl StatusReport {
         if let Ok(control) = control {
             report.config = Some(control.config.clone());
             report.wrong = mem::take(&mut control.wrong);
+            report.kubernetes = mem::take(&mut control.kubernetes);
             report.shared = mem::take(&mut control.shared);
             report.divided = mem::take(&mut control.divided);
         }

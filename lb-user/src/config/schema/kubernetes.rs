@@ -2,13 +2,17 @@
 
 use super::{
     declare::section,
-    kinds::{File, Flag, Name, Whole, kinds},
+    kinds::{Address, File, Flag, Name, Whole, kinds},
     pool::Weight,
+    reader::{at, list_not_empty},
     values::parsed,
 };
 use crate::config::{
     discover::{PortOfService, ServiceName, port_of_service, service_name},
-    place::At,
+    list::List,
+    place::{At, Location},
+    problem::Findings,
+    yaml::Node,
 };
 
 section! {
@@ -18,6 +22,23 @@ section! {
         /// The kubeconfig, by its path from the root: the server, its authority, and a token, a file with one, or a client
         /// certificate. No other user may read it. The token of a file is read again when it has changed.
         required kubeconfig: File,
+        /// The port of a Service of another cluster through which the API is reached: at any of its nodes, instead of the
+        /// server in the kubeconfig, whose host name the API's certificate must have. So a hosted cluster is reached at the
+        /// nodes of its hub.
+        optional through: Whole<RawDiscover>,
+        /// Services of type LoadBalancer that get a VIP into their status, as a cloud would give them an address. The status
+        /// of other Services stays as it is, and so does one that something else has written.
+        optional load_balancers: LoadBalancers,
+    }
+}
+
+section! {
+    /// A VIP in the status of a Service of type LoadBalancer. A Service with several is there several times.
+    struct RawLoadBalancer = "load balancer" {
+        /// The Service.
+        required service: Service,
+        /// A VIP of `services`.
+        required vip: Address,
     }
 }
 
@@ -47,6 +68,16 @@ section! {
 }
 
 kinds! {
+    LoadBalancers("list of mappings", RawLoadBalancer): List<At<RawLoadBalancer>> = load_balancers;
     Service("`NAMESPACE/NAME`"): Option<At<ServiceName>> = parsed(service_name);
     Port("name or number"): Option<At<PortOfService>> = parsed(port_of_service);
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]
+fn load_balancers(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<List<At<RawLoadBalancer>>> {
+    list_not_empty(node, &place, findings, at)
 }

@@ -8,11 +8,12 @@ use super::{
     declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
     health_and_drain::RawHealth,
+    kubernetes::{RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer},
     log::{RawLog, RawSyslog},
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::RawService,
-    shared::{RawHttp, RawNameRoute, RawSni},
+    shared::{RawHttp, RawNameRoute, RawSni, RawToPool},
     timeouts::RawTimeouts,
 };
 use crate::config::check::RawCheck;
@@ -34,7 +35,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 26] = [
+pub(super) const SECTIONS: [(&str, &Section); 31] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -45,10 +46,19 @@ pub(super) const SECTIONS: [(&str, &Section); 26] = [
     ("`pools.NAME`", RawPool::SECTION),
     ("`pools.NAME.backends[]`, an address", RawBackend::SECTION),
     ("`pools.NAME.backends[]`, nodes", NodesOf::SECTION),
+    (
+        "`pools.NAME.backends[]`, discovered",
+        RawDiscovered::SECTION,
+    ),
+    (
+        "`pools.NAME.backends[].discover`, `kubernetes.NAME.through`",
+        RawDiscover::SECTION,
+    ),
     ("`pools.NAME.health`", RawHealth::SECTION),
     ("`pools.NAME.health.KIND`", RawCheck::SECTION),
     ("`services.NAME`", RawService::SECTION),
     ("`services.NAME.sni`", RawSni::SECTION),
+    ("`services.NAME.sni.fallback`, a pool", RawToPool::SECTION),
     ("`services.NAME.http`", RawHttp::SECTION),
     (
         "`services.NAME.sni.routes[]`, `services.NAME.http.routes[]`",
@@ -61,6 +71,11 @@ pub(super) const SECTIONS: [(&str, &Section); 26] = [
     ),
     ("`clusters.NAME.routes`", Routes::SECTION),
     ("`clusters.NAME.apps`", Apps::SECTION),
+    ("`kubernetes.NAME`", RawKubernetes::SECTION),
+    (
+        "`kubernetes.NAME.load_balancers[]`",
+        RawLoadBalancer::SECTION,
+    ),
     ("`limits`", RawLimits::SECTION),
     ("`timeouts`", RawTimeouts::SECTION),
     ("`log`", RawLog::SECTION),
@@ -132,4 +147,36 @@ fn quoted(key: &Key) -> String {
 /// A comment without its line breaks.
 fn one_line(comment: &str) -> String {
     comment.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::schema::kinds::Inside;
+
+    /// The sections inside of a section, at any depth, by what they are.
+    fn inside(section: &'static Section, found: &mut Vec<&'static str>) {
+        for key in section.keys() {
+            let sections = match key.inside {
+                Inside::Keys(sections) => sections,
+                Inside::Names(section) => &[section][..],
+            };
+            for section in sections {
+                if !found.contains(&section.about) {
+                    found.push(section.about);
+                    inside(section, found);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_section_is_on_the_page() {
+        let mut found = vec![RawFile::SECTION.about];
+        inside(RawFile::SECTION, &mut found);
+        let mut listed = SECTIONS.map(|(_, section)| section.about).to_vec();
+        found.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(found, listed);
+    }
 }

@@ -10,6 +10,7 @@ mod family;
 mod health;
 mod health_and_drain;
 mod keys;
+mod kubernetes;
 mod model;
 mod networks;
 mod nodes;

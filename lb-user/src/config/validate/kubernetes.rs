@@ -1,27 +1,100 @@
 //! Clusters of Kubernetes, and what pools want of them.
 
+use std::net::IpAddr;
+
 use crate::config::{
-    discover::{Discover, KubernetesCluster, ServicePort},
+    discover::{Discover, KubernetesCluster, LoadBalancer, ServicePort},
     list::{List, Named},
     names::{self, Names},
     place::{At, value_of},
     problem::Findings,
-    schema::{RawDiscover, RawDiscovered, RawKubernetes},
+    schema::{RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer, RawService},
 };
+
+/// How problems call an entry.
+pub(super) const CLUSTER: &str = "cluster of Kubernetes";
 
 /// The clusters that could be read.
 pub(super) fn clusters(
     raw: &List<Named<RawKubernetes>>,
+    services: &List<Named<RawService>>,
     findings: &mut Findings,
 ) -> Vec<KubernetesCluster> {
+    let names = Names::new(CLUSTER, raw);
     let clusters = raw.elements.iter().filter_map(|named| {
+        let through = named.value.through.as_ref();
+        let through = through.and_then(|at| through_other(at, raw, &names, findings));
         let at = named.value.kubeconfig.as_ref()?;
         Some(KubernetesCluster {
             name: named.name.clone(),
+            through,
             kubeconfig: names::file_path(at, "/etc/lb/hub.kubeconfig", findings)?,
+            load_balancers: load_balancers(&named.value.load_balancers, services, findings),
         })
     });
     clusters.collect()
+}
+
+/// Through which Service a cluster is reached: one of a cluster that is reached itself.
+fn through_other(
+    at: &At<RawDiscover>,
+    raw: &List<Named<RawKubernetes>>,
+    names: &Names<'_>,
+    findings: &mut Findings,
+) -> Option<ServicePort> {
+    let cluster = at.value.cluster.as_ref()?;
+    let other = &raw.elements.get(names.find(cluster, findings)?)?;
+    if other.value.through.is_some() {
+        let words = format!(
+            "cluster {} has `through` itself; expected one that is reached at the server of its kubeconfig",
+            other.name
+        );
+        findings.add(&cluster.place, words);
+    }
+    service_port(&at.value)
+}
+
+fn load_balancers(
+    raw: &List<At<RawLoadBalancer>>,
+    services: &List<Named<RawService>>,
+    findings: &mut Findings,
+) -> Vec<LoadBalancer> {
+    let mut all: Vec<LoadBalancer> = Vec::new();
+    for At { place, value } in &raw.elements {
+        let (Some(service), Some(vip)) = (&value.service, &value.vip) else {
+            continue;
+        };
+        let one = LoadBalancer {
+            service: service.value.clone(),
+            vip: vip.value,
+        };
+        if !may_be_vip(one.vip, services) {
+            let words = format!(
+                "no service listens at {}; expected a VIP of `services`",
+                one.vip
+            );
+            findings.add(&vip.place, words);
+        }
+        if all.contains(&one) {
+            let LoadBalancer { service, vip } = &one;
+            findings.add(
+                place,
+                format!("{vip} for service {service} is already listed"),
+            );
+            continue;
+        }
+        all.push(one);
+    }
+    all
+}
+
+/// Whether a service listens at an address, as far as all could be read.
+fn may_be_vip(address: IpAddr, services: &List<Named<RawService>>) -> bool {
+    let mut all = services.elements.iter().map(|named| &named.value.listen);
+    let mut listens = all.clone().flat_map(|listen| &listen.elements);
+    listens.any(|at| at.value.address == address)
+        || !services.whole
+        || all.any(|listen| !listen.whole)
 }
 
 /// What a pool wants. A port of a service is wanted once.

@@ -51,7 +51,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let (mut networks, known) = network::validate(&raw.networks, findings);
     let pool_names = Names::new("pool", &raw.pools);
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
-    let clusters = Names::new("cluster of Kubernetes", &raw.kubernetes);
+    let clusters = Names::new(kubernetes::CLUSTER, &raw.kubernetes);
     let pools = pool::validate(&raw.pools, &known, &usage, &clusters, findings);
     service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
     likely_mistakes::check_allow(&raw.services, &known, findings);
@@ -66,7 +66,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         networks,
         pools,
         services,
-        kubernetes: kubernetes::clusters(&raw.kubernetes, findings),
+        kubernetes: kubernetes::clusters(&raw.kubernetes, &raw.services, findings),
         limits,
         timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.log.flows.as_ref(), findings),

@@ -3,8 +3,9 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
-    path::Path,
+    future, mem,
+    net::SocketAddr,
+    path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -16,7 +17,7 @@ use futures_util::StreamExt as _;
 use kube::{
     Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
-    core::{ApiResource, DynamicObject},
+    core::{ApiResource, DynamicObject, Status},
     runtime::watcher::{self, Event, watcher},
 };
 use tokio::{
@@ -26,6 +27,8 @@ use tokio::{
 
 use super::{
     kinds::{EndpointSlices, Kind, Nodes, Services},
+    status_writer::{self, Seen},
+    through::Through,
     view::{API, ClusterView},
 };
 use crate::config::KubernetesCluster;
@@ -40,13 +43,13 @@ const WATCH_SECONDS: u32 = 20;
 /// The first pause after an error. It doubles with each one.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest pause; as much again at most is added at random, so that not all clients come at once.
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after an error silence says that the API answers again.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// How often the kubeconfig is looked at.
+/// How often the kubeconfig and its files are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The API knows no such kind (any more).
-const NOT_FOUND: u16 = 404;
+pub(super) const NOT_FOUND: u16 = 404;
 /// Changes since a version were asked for that it has no more: the next request lists all anew.
 const GONE: u16 = 410;
 
@@ -55,38 +58,61 @@ const GONE: u16 = 410;
 pub(super) struct Sink {
     pub(super) view: Arc<watch::Sender<ClusterView>>,
     pub(super) wake: Arc<Notify>,
+    /// Whether anything may be written.
+    pub(super) may_write: watch::Receiver<bool>,
 }
 
 impl Sink {
     /// Changes what is known; `change` returns whether anything differs.
-    fn change(&self, change: impl FnOnce(&mut ClusterView) -> bool) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut ClusterView) -> bool) {
         if self.view.send_if_modified(change) {
             self.wake.notify_one();
         }
     }
 }
 
-/// Follows a cluster, for ever.
-pub(super) async fn follow(cluster: KubernetesCluster, sink: Sink) {
+/// Follows a cluster, for ever: at its server, or through the nodes of another one.
+pub(super) async fn follow(cluster: KubernetesCluster, mut through: Option<Through>, sink: Sink) {
+    let wanted = status_writer::wanted(&cluster.load_balancers);
     let mut pauses = pauses();
-    loop {
-        let before = stamp(&cluster.kubeconfig);
-        match connect(&cluster.kubeconfig).await {
+    for turn in 0.. {
+        let mut files = WatchedFiles::default();
+        let node = through
+            .as_ref()
+            .map(|through| through.node(turn))
+            .transpose();
+        let connected = match &node {
+            Ok(node) => connect(&cluster.kubeconfig, *node, &mut files).await,
+            Err(words) => Err(Error::msg(words.clone())),
+        };
+        match connected {
             Ok((client, slices)) => {
+                let (statuses, seen) = watch::channel(Seen::new());
+                let note = |object: &_| status_writer::note(object, &wanted, &statuses);
+                let services = Services::RESOURCE.resource();
+                let nodes = Nodes::RESOURCE.resource();
+                let follow = Follow {
+                    client: &client,
+                    sink: &sink,
+                    has_others: through.is_some(),
+                };
                 tokio::select! {
-                    () = kind::<Services>(&client, Services::RESOURCE.resource(), &sink) => {}
-                    () = kind::<Nodes>(&client, Nodes::RESOURCE.resource(), &sink) => {}
-                    () = kind::<EndpointSlices>(&client, slices, &sink) => {}
-                    () = changes(&cluster.kubeconfig, before) => pauses = self::pauses(),
+                    () = follow.kind::<Services>(services, note) => {}
+                    () = follow.kind::<Nodes>(nodes, |_| {}) => {}
+                    () = follow.kind::<EndpointSlices>(slices, |_| {}) => {}
+                    () = status_writer::write(&client, &wanted, seen, &sink) => {}
+                    () = files.changed() => pauses = self::pauses(),
+                    () = gone(through.as_mut(), node.ok().flatten()) => pauses = self::pauses(),
                 }
             }
-            Err(error) => sink.change(|view| view.note_error(API, format!("{error:#}"))),
+            Err(error) => sink.change(|view| view.note_error(API, words(&error))),
         }
         time::sleep(pauses.next().unwrap_or(MAX_RETRY_INTERVAL)).await;
     }
 }
 
-fn pauses() -> impl Iterator<Item = Duration> {
+/// The pauses after errors, one after the other.
+pub(super) fn pauses() -> impl Iterator<Item = Duration> {
     let builder = ExponentialBuilder::default()
         .with_min_delay(RETRY_INTERVAL)
         .with_max_delay(MAX_RETRY_INTERVAL)
@@ -95,20 +121,46 @@ fn pauses() -> impl Iterator<Item = Duration> {
     builder.build()
 }
 
-/// A client by a kubeconfig, and the EndpointSlices of the API.
-async fn connect(kubeconfig: &Path) -> Result<(Client, ApiResource)> {
+/// Returns when the API is not reached at this node any more.
+async fn gone(through: Option<&mut Through>, node: Option<SocketAddr>) {
+    match through.zip(node) {
+        Some((through, node)) => through.gone(node).await,
+        None => future::pending().await,
+    }
+}
+
+/// A client by a kubeconfig, and the EndpointSlices of the API, which is reached at `node` if there is one. The files that
+/// say what the client is are watched.
+async fn connect(
+    kubeconfig: &Path,
+    node: Option<SocketAddr>,
+    files: &mut WatchedFiles,
+) -> Result<(Client, ApiResource)> {
+    files.watch(kubeconfig);
     let file = Kubeconfig::read_from(kubeconfig)?;
     for named in &file.auth_infos {
-        let runs = named.auth_info.as_ref();
+        let Some(user) = &named.auth_info else {
+            continue;
+        };
         ensure!(
-            runs.is_none_or(|user| user.exec.is_none() && user.auth_provider.is_none()),
+            user.exec.is_none() && user.auth_provider.is_none(),
             "user {} of {} has `exec` or `auth-provider`, and lb runs no programs: expected a token, a tokenFile or a client \
              certificate",
             named.name,
             kubeconfig.display()
         );
+        let named = [&user.token_file, &user.client_certificate, &user.client_key];
+        named
+            .into_iter()
+            .flatten()
+            .for_each(|path| files.watch(path));
     }
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    if let Some(node) = node {
+        let server = mem::replace(&mut config.cluster_url, format!("https://{node}/").parse()?);
+        let name = server.host().map(str::to_owned);
+        config.tls_server_name = config.tls_server_name.or(name);
+    }
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
@@ -127,10 +179,23 @@ async fn connect(kubeconfig: &Path) -> Result<(Client, ApiResource)> {
     Ok((client, slices))
 }
 
-/// Returns when the kubeconfig is another one.
-async fn changes(kubeconfig: &Path, before: Stamp) {
-    while stamp(kubeconfig) == before {
-        time::sleep(POLL_INTERVAL).await;
+/// Files, as they were when they were read.
+#[derive(Default)]
+struct WatchedFiles(Vec<(PathBuf, Stamp)>);
+
+impl WatchedFiles {
+    fn watch(&mut self, path: impl Into<PathBuf>) {
+        let path = path.into();
+        let stamp = stamp(&path);
+        self.0.push((path, stamp));
+    }
+
+    /// Returns when one of them is another one.
+    async fn changed(&self) {
+        let is_same = |(path, before): &(PathBuf, Stamp)| stamp(path) == *before;
+        while self.0.iter().all(is_same) {
+            time::sleep(POLL_INTERVAL).await;
+        }
     }
 }
 
@@ -142,35 +207,49 @@ fn stamp(path: &Path) -> Stamp {
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-/// Follows the objects of a kind, until the API knows the kind no more.
-async fn kind<K: Kind>(client: &Client, resource: ApiResource, sink: &Sink) {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let config = watcher::Config {
-        timeout: Some(WATCH_SECONDS),
-        ..watcher::Config::default()
-    };
-    let mut events = pin!(watcher(api, config));
-    let mut list = BTreeMap::new();
-    let mut pauses = pauses();
-    loop {
-        match time::timeout(SETTLE_TIME, events.next()).await {
-            Err(_silence) => sink.change(|view| view.note_good(K::NAME)),
-            Ok(None) => return,
-            Ok(Some(Ok(event))) => {
-                pauses = self::pauses();
-                take::<K>(event, &mut list, sink);
-            }
-            Ok(Some(Err(error))) => {
-                let code = code(&error);
-                if code == Some(GONE) {
-                    continue;
+/// What the kinds of a cluster are followed with.
+struct Follow<'c> {
+    client: &'c Client,
+    sink: &'c Sink,
+    /// Whether the API is reached at other nodes, too.
+    has_others: bool,
+}
+
+impl Follow<'_> {
+    /// Follows the objects of a kind, until the API knows the kind no more, or is to be tried at another node. Each object is
+    /// noted, too.
+    async fn kind<K: Kind>(&self, resource: ApiResource, note: impl Fn(&DynamicObject)) {
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let config = watcher::Config {
+            timeout: Some(WATCH_SECONDS),
+            ..watcher::Config::default()
+        };
+        let mut events = pin!(watcher(api, config));
+        let mut list = BTreeMap::new();
+        let mut pauses = pauses();
+        loop {
+            match time::timeout(SETTLE_TIME, events.next()).await {
+                Err(_silence) => self.sink.change(|view| view.note_good(K::NAME)),
+                Ok(None) => return,
+                Ok(Some(Ok(event))) => {
+                    pauses = self::pauses();
+                    if let Event::InitApply(object) | Event::Apply(object) = &event {
+                        note(object);
+                    }
+                    take::<K>(event, &mut list, self.sink);
                 }
-                let words = format!("{:#}", Error::new(error));
-                sink.change(|view| view.note_error(K::NAME, words));
-                if code == Some(NOT_FOUND) {
-                    return;
+                Ok(Some(Err(error))) => {
+                    let code = code(&error);
+                    if code == Some(GONE) {
+                        continue;
+                    }
+                    let words = words(&Error::new(error));
+                    self.sink.change(|view| view.note_error(K::NAME, words));
+                    if code == Some(NOT_FOUND) || self.has_others {
+                        return;
+                    }
+                    time::sleep(pauses.next().unwrap_or(MAX_RETRY_INTERVAL)).await;
                 }
-                time::sleep(pauses.next().unwrap_or(MAX_RETRY_INTERVAL)).await;
             }
         }
     }
@@ -178,12 +257,29 @@ async fn kind<K: Kind>(client: &Client, resource: ApiResource, sink: &Sink) {
 
 /// The status that the API gave.
 fn code(error: &watcher::Error) -> Option<u16> {
-    match error {
-        watcher::Error::WatchError(status) => Some(status.code),
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status)) => Some(status.code),
-        _ => None,
+    status(error).map(|status| status.code)
+}
+
+/// The same of any error.
+fn status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
+    if let Some(watcher::Error::WatchError(status)) = error.downcast_ref() {
+        return Some(status);
+    }
+    match error.downcast_ref() {
+        Some(kube::Error::Api(status)) => Some(status),
+        _ => status(error.source()?),
+    }
+}
+
+/// What an operator reads: what the API says, or else why it does not.
+pub(super) fn words(error: &Error) -> String {
+    if let Some(Status { message, code, .. }) = status(error.as_ref()) {
+        return format!("{message} ({code})");
+    }
+    // Each error of kube has in its words those of its cause.
+    match error.chain().any(|cause| cause.is::<kube::Error>()) {
+        true => error.root_cause().to_string(),
+        false => format!("{error:#}"),
     }
 }
 
@@ -222,3 +318,6 @@ fn read<K: Kind>(object: DynamicObject) -> Option<K::Value> {
     })
     .ok()
 }
+
+#[cfg(test)]
+mod recorded;

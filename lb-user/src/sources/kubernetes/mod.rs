@@ -1,13 +1,17 @@
 //! Clusters of Kubernetes: where their services are reached, as their APIs say.
 //!
 //! `follow` watches the objects of the `kinds` that matter; `objects` are read into what is `known` of a cluster, and that
-//! is to see as a `view` of the moment. `kept` is on the disk for a start without the API.
+//! is to see as a `view` of the moment. `kept` is on the disk for a start without the API. The `status` of Services that are
+//! to have VIPs there is written by the `status_writer`, and nothing else is.
 
 mod follow;
 mod kept;
 mod kinds;
 mod known;
 mod objects;
+mod status;
+mod status_writer;
+mod through;
 mod view;
 
 use std::{collections::BTreeMap, future, sync::Arc, thread, time::Duration};
@@ -22,11 +26,12 @@ use tokio::{
 
 use self::{
     follow::{Sink, follow},
+    through::Through,
     view::ClusterView,
 };
-pub(crate) use self::{kept::KeptClusters, known::FoundNode};
+pub(crate) use self::{kept::KeptClusters, known::FoundNode, view::StatusOutcome};
 use crate::{
-    config::{KubernetesCluster, ServicePort},
+    config::{KubernetesCluster, ServiceName, ServicePort},
     system::privileges,
 };
 
@@ -37,6 +42,8 @@ pub(crate) struct Kubernetes {
     /// Where they are followed, from the first one on.
     runtime: Option<Handle>,
     wake: Arc<Notify>,
+    /// Whether anything may be written at their APIs.
+    may_write: watch::Sender<bool>,
 }
 
 /// A cluster that is followed until this goes.
@@ -72,11 +79,24 @@ impl Kubernetes {
     ) -> Result<()> {
         self.followed
             .retain(|_, followed| clusters.contains(&followed.cluster));
-        for cluster in clusters {
+        let stays = |name: &String| self.followed.contains_key(name);
+        let lost = clusters.iter().filter(|cluster| {
+            let through = cluster.through.as_ref();
+            through.is_some_and(|through| !stays(&through.cluster))
+        });
+        for cluster in lost.collect::<Vec<_>>() {
+            self.followed.remove(&cluster.name);
+        }
+        // Those through which others are reached come first.
+        let (direct, others): (Vec<_>, Vec<_>) = clusters
+            .iter()
+            .partition(|cluster| cluster.through.is_none());
+        for cluster in direct.into_iter().chain(others) {
             if self.followed.contains_key(&cluster.name) {
                 continue;
             }
             let handle = self.runtime()?;
+            let through = self.through(cluster);
             let view = kept
                 .take(&cluster.name)
                 .map_or_else(ClusterView::default, ClusterView::kept);
@@ -84,8 +104,9 @@ impl Kubernetes {
             let sink = Sink {
                 view: Arc::new(view),
                 wake: Arc::clone(&self.wake),
+                may_write: self.may_write.subscribe(),
             };
-            let task = handle.spawn(follow(cluster.clone(), sink));
+            let task = handle.spawn(follow(cluster.clone(), through, sink));
             let followed = Followed {
                 cluster: cluster.clone(),
                 view: seen,
@@ -94,6 +115,13 @@ impl Kubernetes {
             self.followed.insert(cluster.name.clone(), followed);
         }
         Ok(())
+    }
+
+    /// Through which nodes a cluster is reached, if it is not at its server.
+    fn through(&self, cluster: &KubernetesCluster) -> Option<Through> {
+        let port = cluster.through.clone()?;
+        let other = self.followed.get(&port.cluster)?;
+        Some(Through::new(port, other.view.clone()))
     }
 
     fn runtime(&mut self) -> Result<Handle> {
@@ -116,6 +144,11 @@ impl Kubernetes {
         Ok(handle)
     }
 
+    /// From now on the status of Services is written, or not.
+    pub(crate) fn let_write(&self, may_write: bool) {
+        self.may_write.send_replace(may_write);
+    }
+
     /// Returns when what is known of a cluster has changed since the last time.
     pub(crate) async fn changed(&self) {
         self.wake.notified().await;
@@ -125,6 +158,16 @@ impl Kubernetes {
     pub(crate) fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>> {
         let view = self.followed.get(&wanted.cluster)?.view.borrow();
         Some(view.known()?.nodes(wanted))
+    }
+
+    /// What has become of the status of each Service that is to have VIPs there: cluster, Service, and that.
+    pub(crate) fn statuses(&self) -> Vec<(String, ServiceName, StatusOutcome)> {
+        let clusters = self.followed.iter().flat_map(|(cluster, followed)| {
+            let statuses = followed.view.borrow().statuses().clone();
+            let of_cluster = statuses.into_iter();
+            of_cluster.map(move |(service, outcome)| (cluster.clone(), service, outcome))
+        });
+        clusters.collect()
     }
 
     /// The clusters that do not answer.

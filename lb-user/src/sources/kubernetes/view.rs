@@ -2,10 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     time::Instant,
 };
 
 use super::{kinds::Kind, known::KnownObjects};
+use crate::config::ServiceName;
 
 /// How many kinds of objects are followed.
 const KINDS: usize = 3;
@@ -20,6 +22,21 @@ pub(super) struct ClusterView {
     listed: BTreeSet<&'static str>,
     /// What does not answer.
     errors: BTreeMap<&'static str, Trouble>,
+    /// What has become of the status of each Service that is to have VIPs there.
+    statuses: BTreeMap<ServiceName, StatusOutcome>,
+}
+
+/// What has become of the status of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StatusOutcome {
+    /// It had what is wanted.
+    Has,
+    /// It was written.
+    Written(Vec<IpAddr>),
+    /// It is left as it is, for this reason.
+    Left(String),
+    /// It could not be written, for this reason: that is tried again.
+    Failed(String),
 }
 
 /// Why something does not answer, and since when.
@@ -79,6 +96,22 @@ impl ClusterView {
     pub(super) fn remove<K: Kind>(&mut self, key: &K::Key) -> bool {
         self.note_good(K::NAME);
         K::all(&mut self.known).remove(key).is_some()
+    }
+
+    /// What has become of a status. Whether anything differs: one that was written has what is wanted.
+    pub(super) fn note_status(&mut self, service: ServiceName, outcome: StatusOutcome) -> bool {
+        let before = self.statuses.get(&service);
+        let was_written = matches!(before, Some(StatusOutcome::Written(_)));
+        if before == Some(&outcome) || (was_written && outcome == StatusOutcome::Has) {
+            return false;
+        }
+        self.statuses.insert(service, outcome);
+        true
+    }
+
+    /// What has become of the status of each Service that is to have VIPs there, as far as it was seen.
+    pub(super) const fn statuses(&self) -> &BTreeMap<ServiceName, StatusOutcome> {
+        &self.statuses
     }
 
     /// What was asked for has been answered. Nothing of what is known differs.

@@ -3,6 +3,7 @@
 
 use std::{
     ffi::OsStr,
+    net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -16,17 +17,23 @@ use crate::{netns::Netns, poll, process, process::Process};
 
 /// How long it may take until it answers: five seconds on an idle machine.
 const START: Duration = Duration::from_secs(60);
-/// Where it listens.
-const URL: &str = "https://127.0.0.1:6443";
+/// Where that of a hub listens.
+const LOOPBACK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 6443);
 const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_PEER: &str = "http://127.0.0.1:2380";
-/// Users, with tokens that are their names.
-const TOKENS: &str = "admin,admin,1,system:masters\nlb,lb,2\n";
+/// Users with a token each: the administrator, and the ServiceAccount of `config/kubernetes`.
+fn tokens(of_lb: &str) -> String {
+    format!("admin,admin,1,system:masters\n{of_lb},{LB},2\n")
+}
+
+/// How the API knows the ServiceAccount `lb` in the namespace `lb`.
+const LB: &str = "system:serviceaccount:lb:lb";
 
 /// The API server, with its data; all of it ends with this.
 #[derive(Debug)]
 pub struct ApiServer<'t> {
     netns: &'t Netns,
+    at: SocketAddrV4,
     folder: PathBuf,
     programs: PathBuf,
     _etcd: Process,
@@ -40,15 +47,24 @@ impl<'t> ApiServer<'t> {
     ///
     /// Without the programs (`LB_KUBE_APISERVER`), or when one does not start.
     pub fn start(netns: &'t Netns, parent: &Path) -> Result<Self> {
+        Self::start_at(netns, parent, LOOPBACK, "kubernetes")
+    }
+
+    /// The same, at an address, with a certificate for that and for `name`, which the folder is called by.
+    ///
+    /// # Errors
+    ///
+    /// As of `start`.
+    pub fn start_at(netns: &'t Netns, parent: &Path, at: SocketAddrV4, name: &str) -> Result<Self> {
         let program = std::env::var_os("LB_KUBE_APISERVER");
         let program = program.context("LB_KUBE_APISERVER is not set: run by `cargo xtask test`")?;
         let programs = Path::new(&program)
             .parent()
             .context("its folder")?
             .to_owned();
-        let folder = parent.join("kubernetes");
+        let folder = parent.join(name);
         std::fs::create_dir(&folder)?;
-        make_keys(&folder)?;
+        make_keys(&folder, *at.ip(), name)?;
         let etcd = [
             "--name=k".to_owned(),
             format!("--data-dir={}", folder.join("etcd").display()),
@@ -62,6 +78,7 @@ impl<'t> ApiServer<'t> {
         let mut api = Self {
             _etcd: start(netns, &folder, &programs, "etcd", &etcd)?,
             netns,
+            at,
             folder,
             programs,
             server: None,
@@ -79,8 +96,8 @@ impl<'t> ApiServer<'t> {
         let file = |name: &str| self.folder.join(name).display().to_string();
         let words = [
             format!("--etcd-servers={ETCD}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--secure-port=6443".to_owned(),
+            format!("--bind-address={}", self.at.ip()),
+            format!("--secure-port={}", self.at.port()),
             "--advertise-address=192.0.2.1".to_owned(),
             "--endpoint-reconciler-type=none".to_owned(),
             format!("--tls-cert-file={}", file("server.crt")),
@@ -118,6 +135,16 @@ impl<'t> ApiServer<'t> {
         })
     }
 
+    /// The same, at another port.
+    ///
+    /// # Errors
+    ///
+    /// As of `restart`.
+    pub fn restart_at(&mut self, port: u16) -> Result<()> {
+        self.at.set_port(port);
+        self.restart()
+    }
+
     /// Kills the server.
     ///
     /// # Errors
@@ -129,19 +156,56 @@ impl<'t> ApiServer<'t> {
         server.wait_for_end(Duration::from_secs(10)).map(drop)
     }
 
-    /// A kubeconfig of a user: `admin`, who may all, or `lb`, who may what the test lets it.
+    /// A kubeconfig of `lb`, which has its token in a file, and may do what `config/kubernetes` lets it.
     ///
     /// # Errors
     ///
     /// When it cannot be written.
-    pub fn kubeconfig(&self, user: &str) -> Result<PathBuf> {
+    pub fn kubeconfig(&self) -> Result<PathBuf> {
+        self.kubeconfig_of(&self.url())
+    }
+
+    /// The same, with this server.
+    ///
+    /// # Errors
+    ///
+    /// As of `kubeconfig`.
+    pub fn kubeconfig_of(&self, server: &str) -> Result<PathBuf> {
+        self.write_token("lb")?;
+        let token = json!({ "tokenFile": self.folder.join("token") });
+        self.write_kubeconfig("lb", server, &token)
+    }
+
+    fn url(&self) -> String {
+        format!("https://{}", self.at)
+    }
+
+    /// Writes the file that has the token of `lb`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn write_token(&self, token: &str) -> Result<()> {
+        std::fs::write(self.folder.join("token"), token).context("write the token of lb")
+    }
+
+    /// From the next start on `lb` has this token, and no other one.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn set_token(&self, token: &str) -> Result<()> {
+        std::fs::write(self.folder.join("tokens.csv"), tokens(token)).context("write the tokens")
+    }
+
+    fn write_kubeconfig(&self, user: &str, server: &str, credentials: &Value) -> Result<PathBuf> {
         let path = self.folder.join(format!("{user}.kubeconfig"));
         let authority = self.folder.join("server.crt");
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{ "name": "k", "cluster": { "server": URL, "certificate-authority": authority } }],
-            "users": [{ "name": user, "user": { "token": user } }],
+            "clusters": [{ "name": "k", "cluster": { "server": server, "certificate-authority": authority } }],
+            "users": [{ "name": user, "user": credentials }],
             "contexts": [{ "name": "k", "context": { "cluster": "k", "user": user } }],
             "current-context": "k",
         });
@@ -160,7 +224,8 @@ impl<'t> ApiServer<'t> {
 
     fn kubectl_command(&self) -> Result<Command> {
         let mut command = self.netns.command(self.programs.join("kubectl"));
-        command.arg("--kubeconfig").arg(self.kubeconfig("admin")?);
+        let admin = self.write_kubeconfig("admin", &self.url(), &json!({ "token": "admin" }))?;
+        command.arg("--kubeconfig").arg(admin);
         command.env("HOME", &self.folder);
         Ok(command)
     }
@@ -178,13 +243,71 @@ impl<'t> ApiServer<'t> {
         self.kubectl(&["apply", "--filename", &path]).map(drop)
     }
 
+    /// Lets `lb` do what a file of `config/kubernetes` says, there.
+    ///
+    /// # Errors
+    ///
+    /// When the API refuses it.
+    pub fn grant(&self, file: &str, namespace: &str) -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/kubernetes");
+        let path = path.join(file).display().to_string();
+        let words = ["--namespace", namespace, "apply", "--filename", &path];
+        self.kubectl(&words).map(drop)
+    }
+
+    /// What of all these `lb` may do in a namespace, as `VERB RESOURCE`.
+    ///
+    /// # Errors
+    ///
+    /// When the API does not say.
+    pub fn granted(
+        &self,
+        namespace: &str,
+        verbs: &[&str],
+        resources: &[&str],
+    ) -> Result<Vec<String>> {
+        let mut granted = Vec::new();
+        for resource in resources {
+            let (path, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let (name, group) = path.split_once('.').unwrap_or((path, ""));
+            let reviews = verbs.iter().map(|verb| {
+                let attributes = json!({
+                    "namespace": namespace,
+                    "verb": verb,
+                    "group": group,
+                    "resource": name,
+                    "subresource": subresource,
+                });
+                json!({
+                    "apiVersion": "authorization.k8s.io/v1",
+                    "kind": "SubjectAccessReview",
+                    "spec": { "user": LB, "resourceAttributes": attributes },
+                })
+            });
+            let list =
+                json!({ "apiVersion": "v1", "kind": "List", "items": reviews.collect::<Vec<_>>() });
+            let file = self.folder.join("reviews.json");
+            std::fs::write(&file, list.to_string())?;
+            let file = file.display().to_string();
+            let text = self.kubectl(&["create", "--filename", &file, "--output", "json"])?;
+            for review in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+                let review = review.context("read what kubectl says")?;
+                if review["status"]["allowed"] == true {
+                    let verb = &review["spec"]["resourceAttributes"]["verb"];
+                    granted.push(format!("{} {resource}", verb.as_str().unwrap_or_default()));
+                }
+            }
+        }
+        Ok(granted)
+    }
+
     /// Changes the status of an object by a strategic merge patch, as its controller would; `object` is below the API's root.
     ///
     /// # Errors
     ///
     /// When the API refuses it.
     pub fn patch_status(&self, object: &str, status: &Value) -> Result<()> {
-        let url = format!("{URL}/{object}/status");
+        let url = format!("{}/{object}/status", self.url());
         let data = json!({ "status": status }).to_string();
         let mut curl = self.netns.command("curl");
         curl.args(["--silent", "--show-error", "--fail", "--request", "PATCH"]);
@@ -243,18 +366,19 @@ fn start(
     Process::start(&netns.path(), folder, name, program, &words)
 }
 
-/// A certificate of the server for its address, and a pair of keys for service accounts.
-fn make_keys(folder: &Path) -> Result<()> {
+/// A certificate of the server for its address and a name, and a pair of keys for service accounts.
+fn make_keys(folder: &Path, address: Ipv4Addr, name: &str) -> Result<()> {
     let openssl = |words: &str| {
         let mut openssl = Command::new("openssl");
         openssl.current_dir(folder).args(words.split(' '));
         process::succeed(&mut openssl).map(drop)
     };
-    openssl(
+    openssl(&format!(
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=kube-apiserver \
-         -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout server.key -out server.crt",
-    )?;
+         -addext subjectAltName=IP:{address},DNS:{name} -addext basicConstraints=critical,CA:FALSE -keyout server.key \
+         -out server.crt"
+    ))?;
     openssl("genrsa -out accounts.key 2048")?;
     openssl("rsa -in accounts.key -pubout -out accounts.pub")?;
-    std::fs::write(folder.join("tokens.csv"), TOKENS).context("write the tokens")
+    std::fs::write(folder.join("tokens.csv"), tokens("lb")).context("write the tokens")
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{poll, product::lb::Lb, topology::Topology, traffic::client};
 use serde_json::json;
 
-use super::{FOLLOWED, Hub, KAS, NAMESPACE, PORTS, events};
+use super::{FOLLOWED, Hub, KAS, NAMESPACE, PORTS, wait_for_event};
 
 /// D4: a service gets another NodePort while clients connect, of which none fails: the old port is there for a while.
 #[privileged_test]
@@ -41,6 +41,8 @@ fn d4_a_nodeport_changes_and_traffic_follows() -> Result<()> {
         println!("{count} connections, none of them failed");
         followed
     })?;
+    let words = "n1 from 10.32.96.105:30918 to 10.32.96.105:31000";
+    wait_for_event(&lb, words, FOLLOWED)?;
     assert_eq!(lb.status()?.flows.live, 0);
     Ok(())
 }
@@ -127,12 +129,7 @@ fn c11_a_poisoned_node_is_refused() -> Result<()> {
         let words = format!(
             "node {name} of port https of service {NAMESPACE}/kube-apiserver of hub: {address} is in no"
         );
-        poll::until("an event", FOLLOWED, || {
-            Ok(events(&lb)?
-                .iter()
-                .any(|event| event.contains(&words))
-                .then_some(()))
-        })?;
+        wait_for_event(&lb, &words, FOLLOWED)?;
     }
     let after = addresses()?;
     ensure!(after == before, "{before:?} before, {after:?} after");

@@ -1,12 +1,15 @@
 //! Backends that a real kube-apiserver has: what it says is followed, what is none of the network's is refused, and what it
-//! does not say changes nothing.
+//! does not say changes nothing. Services of type LoadBalancer get VIPs, and nothing else is written.
 
+mod access;
 mod followed;
+mod hosted;
+mod load_balancer;
 mod outage;
 
 use std::{net::SocketAddrV4, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use lb_tests::{
     poll,
     product::{config::Config, lb::Lb},
@@ -14,7 +17,7 @@ use lb_tests::{
     topology::{Topology, VIP},
     traffic::client,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Where clients reach the service.
 const KAS: SocketAddrV4 = SocketAddrV4::new(VIP, 6443);
@@ -35,21 +38,7 @@ impl<'t> Hub<'t> {
     fn new(topology: &'t Topology) -> Result<Self> {
         let api = ApiServer::start(&topology.lb, topology.dir())?;
         api.kubectl(&["create", "namespace", NAMESPACE])?;
-        let rules = "--resource=services,nodes,endpointslices.discovery.k8s.io";
-        api.kubectl(&[
-            "create",
-            "clusterrole",
-            "lb",
-            "--verb=get,list,watch",
-            rules,
-        ])?;
-        api.kubectl(&[
-            "create",
-            "clusterrolebinding",
-            "lb",
-            "--clusterrole=lb",
-            "--user=lb",
-        ])?;
+        api.grant("lb.yaml", "lb")?;
         let mut servers = Vec::new();
         for node in &topology.nodes {
             for port in PORTS {
@@ -76,16 +65,23 @@ impl<'t> Hub<'t> {
     /// Makes the service, or changes it.
     fn publish(&self, node_port: u16, policy: &str) -> Result<()> {
         let port = json!({ "name": "https", "port": 6443, "nodePort": node_port });
+        let spec = json!({ "type": "NodePort", "ports": [port], "externalTrafficPolicy": policy });
+        self.make(&format!("{NAMESPACE}/kube-apiserver"), &spec)
+    }
+
+    /// Makes a service, or changes it, by `NAMESPACE/NAME`.
+    fn make(&self, service: &str, spec: &Value) -> Result<()> {
+        let (namespace, name) = service.split_once('/').context("NAMESPACE/NAME")?;
         self.api.apply(&[json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": { "name": "kube-apiserver", "namespace": NAMESPACE },
-            "spec": { "type": "NodePort", "ports": [port], "externalTrafficPolicy": policy },
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": spec,
         })])
     }
 
     fn config(&self) -> Result<Config> {
-        let kubeconfig = self.api.kubeconfig("lb")?;
+        let kubeconfig = self.api.kubeconfig()?;
         let wanted = json!({
             "cluster": "hub",
             "service": format!("{NAMESPACE}/kube-apiserver"),
@@ -119,6 +115,18 @@ impl<'t> Hub<'t> {
 
 fn owned(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Waits for an event of discovery with these words.
+fn wait_for_event(lb: &Lb<'_>, words: &str, limit: Duration) -> Result<()> {
+    let waited = poll::until(&format!("an event with {words:?}"), limit, || {
+        let events = events(lb)?;
+        Ok(events
+            .iter()
+            .any(|event| event.contains(words))
+            .then_some(()))
+    });
+    waited.with_context(|| format!("{:#?}", events(lb)))
 }
 
 /// The objects and words of the events of discovery.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use lb_tests::{poll, product::lb::Lb, topology::Topology};
 
-use super::{FOLLOWED, Hub, PORTS, events};
+use super::{FOLLOWED, Hub, PORTS, wait_for_event};
 
 /// D10: without the API everything goes on, also over a kill and a start of `lb`; what changed meanwhile is followed when
 /// it is back.
@@ -18,20 +18,22 @@ fn d10_without_the_api_backends_stay() -> Result<()> {
     let both = ["n1:30918", "n2:30918"];
     hub.wait_for(&both, FOLLOWED)?;
     hub.api.kill()?;
-    poll::until("an event", Duration::from_secs(30), || {
-        let words = "its API does not answer";
-        Ok(events(&lb)?
-            .iter()
-            .any(|event| event.contains(words))
-            .then_some(()))
-    })?;
+    wait_for_event(&lb, "its API does not answer", Duration::from_secs(30))?;
     assert_eq!(hub.answers()?, both);
+    let stale = "stale: cluster hub of Kubernetes has not answered for ";
+    let status = lb.tell(&["status"])?.done()?;
+    ensure!(status.contains(stale), "{status}");
     lb.kill()?;
     lb.restart(&config)?;
     assert_eq!(hub.answers()?, both, "right after the start");
     hub.api.restart()?;
     hub.publish(PORTS[1], "Cluster")?;
-    hub.wait_for(&["n1:31000", "n2:31000"], Duration::from_secs(10))
+    hub.wait_for(&["n1:31000", "n2:31000"], Duration::from_secs(10))?;
+    let followed = "cluster hub of Kubernetes: followed";
+    poll::until("a status", Duration::from_secs(10), || {
+        let status = lb.tell(&["status"])?.done()?;
+        Ok(status.contains(followed).then_some(()))
+    })
 }
 
 /// An API that has lost its nodes is believed when checks agree, and not before.
@@ -49,13 +51,7 @@ fn d10_an_empty_list_is_held() -> Result<()> {
     let both = ["n1:30918", "n2:30918"];
     hub.wait_for(&both, FOLLOWED)?;
     hub.api.kubectl(&["delete", "node", "n1", "n2"])?;
-    poll::until("an event", FOLLOWED, || {
-        let words = "backends stay until their checks fail";
-        Ok(events(&lb)?
-            .iter()
-            .any(|event| event.contains(words))
-            .then_some(()))
-    })?;
+    wait_for_event(&lb, "backends stay until their checks fail", FOLLOWED)?;
     // They go one after the other, and of two the one that is left is no reason to hold the first.
     assert_eq!(hub.answers()?, both[1..]);
     Ok(())

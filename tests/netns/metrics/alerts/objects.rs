@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddrV4,
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -29,6 +30,7 @@ use crate::{
 pub(super) const MADE: &[&str] = &[
     "LbConfigStale",
     "LbConnectsFail",
+    "LbKubernetesStale",
     "LbNextHopSilent",
     "LbNoCarrier",
     "LbPoolDegraded",
@@ -46,6 +48,7 @@ const DEGRADED: &str = "LbPoolDegraded network=mgmt pool=echo-a";
 const WITHOUT_BACKEND: &str = "LbPoolWithoutBackend network=mgmt pool=alone";
 const SERVICE_DOWN: &str = "LbPoolServiceDown network=mgmt pool=servers";
 const CONNECTS_FAIL: &str = "LbConnectsFail network=tenant-a service=wrong";
+const KUBERNETES_STALE: &str = "LbKubernetesStale cluster=hub";
 const NEXT_HOP_SILENT: &str = "LbNextHopSilent network=mgmt";
 const NO_CARRIER: &str = "LbNoCarrier network=tenant-a";
 
@@ -74,6 +77,13 @@ fn config(site: &Site<'_>) -> Config {
         .set("admin.http.listen", LISTEN)
 }
 
+/// A kubeconfig of an API that is not there.
+fn unanswered(topology: &Topology) -> Result<PathBuf> {
+    let config = "apiVersion: v1\nkind: Config\ncurrent-context: k\nclusters: [{ name: k, cluster: { server: \"https://127.0.0.1:1\" } }]\n\
+                  users: [{ name: k, user: { token: k } }]\ncontexts: [{ name: k, context: { cluster: k, user: k } }]\n";
+    topology.write("kubeconfig", config)
+}
+
 /// Connects until `stop`: each is refused by the backend.
 fn connect(topology: &Topology, stop: &AtomicBool) -> Result<()> {
     topology.client().netns.inside(|| {
@@ -99,7 +109,7 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
         endpoint(third, HEALTH_PORT)?,
         endpoint(fourth, HEALTH_PORT)?,
     ];
-    let config = config(&site);
+    let config = config(&site).set("kubernetes.hub.kubeconfig", unanswered(&topology)?);
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up"; 6], LIMIT)?;
     let mut prometheus = Prometheus::start(&topology, SCRAPE, &[])?;
@@ -117,6 +127,7 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
             WITHOUT_BACKEND,
             SERVICE_DOWN,
             CONNECTS_FAIL,
+            KUBERNETES_STALE,
             "LbConfigStale",
         ]);
         let fire = fire.and_then(|()| board::ensure_filled(&prometheus, &["Backends"], &EMPTY));
@@ -126,6 +137,7 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
     })?;
 
     // What the operator has taken out is not missed, and neither is what a silent next hop takes out.
+    let config = self::config(&site);
     lb.reload(&config)?;
     lb.tell(&["backend", "disable", "echo-a/n2"])?.done()?;
     alone.answer(200);

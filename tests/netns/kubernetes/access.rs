@@ -1,0 +1,75 @@
+//! What `lb` may do at an API, and how it shows that it is `lb`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use lb_tests::{product::lb::Lb, topology::Topology};
+
+use super::{FOLLOWED, Hub, NAMESPACE, PORTS, wait_for_event};
+
+/// D13: the roles that come with `lb` have what it needs, and nothing else.
+#[privileged_test]
+fn d13_the_roles_have_the_verbs_that_are_used_and_no_others() -> Result<()> {
+    let topology = Topology::poc()?;
+    let hub = Hub::new(&topology)?;
+    hub.api.grant("load-balancer.yaml", NAMESPACE)?;
+    let verbs = [
+        "get",
+        "list",
+        "watch",
+        "create",
+        "update",
+        "patch",
+        "delete",
+        "deletecollection",
+        "*",
+    ];
+    let resources = [
+        "services",
+        "nodes",
+        "endpointslices.discovery.k8s.io",
+        "services/status",
+        "nodes/status",
+        "nodes/proxy",
+        "secrets",
+        "configmaps",
+        "pods",
+        "pods/exec",
+        "serviceaccounts/token",
+        "*",
+        "roles.rbac.authorization.k8s.io",
+    ];
+    let mut wanted: Vec<String> = resources[..3]
+        .iter()
+        .flat_map(|resource| {
+            verbs[..3]
+                .iter()
+                .map(move |verb| format!("{verb} {resource}"))
+        })
+        .collect();
+    assert_eq!(hub.api.granted("default", &verbs, &resources)?, wanted);
+    wanted.push("patch services/status".to_owned());
+    assert_eq!(hub.api.granted(NAMESPACE, &verbs, &resources)?, wanted);
+    Ok(())
+}
+
+/// D13: a token that is none any more changes nothing, and another one in its file is taken without a start.
+#[privileged_test]
+fn d13_a_token_is_swapped() -> Result<()> {
+    let topology = Topology::poc()?;
+    let mut hub = Hub::new(&topology)?;
+    let mut lb = Lb::start(&topology, &hub.config()?)?;
+    let before = ["n1:30918", "n2:30918"];
+    hub.wait_for(&before, FOLLOWED)?;
+    hub.api.kill()?;
+    hub.api.set_token("lb-2")?;
+    hub.api.restart()?;
+    wait_for_event(&lb, "Unauthorized", Duration::from_secs(30))?;
+    hub.publish(PORTS[1], "Cluster")?;
+    assert_eq!(hub.answers()?, before);
+    let process = lb.id();
+    hub.api.write_token("lb-2")?;
+    hub.wait_for(&["n1:31000", "n2:31000"], FOLLOWED)?;
+    assert_eq!((lb.id(), lb.process().ended()?), (process, None));
+    Ok(())
+}

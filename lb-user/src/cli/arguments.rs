@@ -113,6 +113,21 @@ pub(super) enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Ask the clusters of Kubernetes of a file what they have for it, and print what `lb` would do with that, without doing it:
+    /// exit 0 if all answer, 1 if not, 2 if the file is wrong
+    #[command(after_help = examples(&[
+        "lb discover --dry-run my.yaml",
+    ]))]
+    Discover {
+        /// Configuration file
+        #[arg(default_value = CONFIG)]
+        file: PathBuf,
+        /// Nothing is applied or written: the one way there is, as `lb run` is the other one
+        #[arg(long, required = true)]
+        dry_run: bool,
+        #[command(flatten)]
+        output: Output,
+    },
     /// What a reload of a file would change, without changing anything: exit 0 if nothing does, 3 if something
     #[command(after_help = examples(&[
         "lb plan my.yaml",

@@ -9,6 +9,7 @@ mod changes;
 pub mod check;
 mod color;
 mod detach;
+mod discover;
 #[cfg(test)]
 mod documents;
 mod down;
@@ -101,6 +102,7 @@ pub fn main() -> ExitCode {
             };
             return check::check(&file, answer);
         }
+        Command::Discover { file, output, .. } => return discover::discover(&file, output.format),
         Command::Plan {
             file,
             operations,

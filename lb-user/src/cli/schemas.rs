@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{
     ask::ChangeReport,
     check::CheckReport,
+    discover::DiscoverReport,
     flows::{FlowsReport, WhoReport, who_at::WhoAtReport},
     nodes::NodesReport,
     version::VersionReport,
@@ -42,6 +43,7 @@ pub struct AnswerSchema {
 pub fn schemas() -> Vec<AnswerSchema> {
     vec![
         of::<CheckReport<'_>>("check", &["lb check FILE"]),
+        of::<DiscoverReport>("discover", &["lb discover --dry-run FILE"]),
         of::<ChangeReport<'_>>(
             "change",
             &[

@@ -215,7 +215,7 @@ impl Control {
 
     fn note_status(&mut self, object: &str, outcome: &StatusOutcome) {
         let (severity, words) = match outcome {
-            StatusOutcome::Has => return,
+            StatusOutcome::Has | StatusOutcome::Planned(_) => return,
             StatusOutcome::Written(vips) => {
                 let vips: Vec<String> = vips.iter().map(ToString::to_string).collect();
                 let words = format!("its status has {} now", vips.join(", "));

@@ -26,6 +26,7 @@ pub mod discovered;
 mod discovery;
 mod doors;
 pub mod drains;
+pub(crate) mod dry_run;
 pub mod ended_count;
 pub mod ending;
 pub mod evictions;

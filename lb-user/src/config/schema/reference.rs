@@ -13,7 +13,7 @@ use super::{
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::RawService,
-    shared::{RawHttp, RawNameRoute, RawSni, RawToPool},
+    shared::{RawHttp, RawNameRoute, RawSni},
     timeouts::RawTimeouts,
 };
 use crate::config::check::RawCheck;
@@ -35,7 +35,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 31] = [
+pub(super) const SECTIONS: [(&str, &Section); 30] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -58,7 +58,6 @@ pub(super) const SECTIONS: [(&str, &Section); 31] = [
     ("`pools.NAME.health.KIND`", RawCheck::SECTION),
     ("`services.NAME`", RawService::SECTION),
     ("`services.NAME.sni`", RawSni::SECTION),
-    ("`services.NAME.sni.fallback`, a pool", RawToPool::SECTION),
     ("`services.NAME.http`", RawHttp::SECTION),
     (
         "`services.NAME.sni.routes[]`, `services.NAME.http.routes[]`",
@@ -152,7 +151,7 @@ fn one_line(comment: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::schema::kinds::Inside;
+    use crate::config::schema::{kinds::Inside, shared::RawToPool};
 
     /// The sections inside of a section, at any depth, by what they are.
     fn inside(section: &'static Section, found: &mut Vec<&'static str>) {
@@ -175,6 +174,8 @@ mod tests {
         let mut found = vec![RawFile::SECTION.about];
         inside(RawFile::SECTION, &mut found);
         let mut listed = SECTIONS.map(|(_, section)| section.about).to_vec();
+        // The keys that may have it say what it is.
+        listed.push(RawToPool::SECTION.about);
         found.sort_unstable();
         listed.sort_unstable();
         assert_eq!(found, listed);

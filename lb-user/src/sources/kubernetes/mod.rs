@@ -170,6 +170,21 @@ impl Kubernetes {
         clusters.collect()
     }
 
+    /// Whether all of a cluster is known.
+    pub(crate) fn knows(&self, cluster: &str) -> bool {
+        let followed = self.followed.get(cluster);
+        followed.is_some_and(|followed| followed.view.borrow().known().is_some())
+    }
+
+    /// Whether a cluster is known to have a Service.
+    pub(crate) fn has_service(&self, cluster: &str, service: &ServiceName) -> bool {
+        self.followed.get(cluster).is_some_and(|followed| {
+            let view = followed.view.borrow();
+            view.known()
+                .is_some_and(|known| known.services.contains_key(service))
+        })
+    }
+
     /// The clusters that do not answer.
     pub(crate) fn unanswered(&self) -> Vec<Unanswered<'_>> {
         let clusters = self.followed.iter().filter_map(|(cluster, followed)| {

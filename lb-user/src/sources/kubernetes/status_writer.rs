@@ -61,24 +61,27 @@ pub(super) async fn write(
         client,
         resource: Services::RESOURCE.resource(),
         wanted,
+        may_write: false,
         judged: Seen::new(),
         written: BTreeSet::new(),
     };
     let mut may_write = sink.may_write.clone();
     let mut pauses = pauses();
     loop {
-        // Both last as long as the cluster is followed.
-        if may_write.wait_for(|may| *may).await.is_err() {
-            return;
-        }
+        writer.may_write = *may_write.borrow_and_update();
         let services = seen.borrow_and_update().clone();
-        if writer.write_all(&services, sink).await {
-            pauses = self::pauses();
-            if seen.changed().await.is_err() {
-                return;
-            }
-        } else {
+        if !writer.write_all(&services, sink).await {
             time::sleep(pauses.next().unwrap_or(MAX_RETRY_INTERVAL)).await;
+            continue;
+        }
+        pauses = self::pauses();
+        let is_over = tokio::select! {
+            changed = seen.changed() => changed.is_err(),
+            changed = may_write.changed() => changed.is_err(),
+        };
+        // Both last as long as the cluster is followed.
+        if is_over {
+            return;
         }
     }
 }
@@ -87,6 +90,7 @@ struct StatusWriter<'c> {
     client: &'c Client,
     resource: ApiResource,
     wanted: &'c Wanted,
+    may_write: bool,
     /// What nothing is to be done about.
     judged: Seen,
     /// What was written.
@@ -105,10 +109,12 @@ impl StatusWriter<'_> {
                 continue;
             }
             let outcome = self.take(name, status, vips).await;
-            if matches!(outcome, Some(StatusOutcome::Failed(_))) {
-                is_done = false;
-            } else {
-                self.judged.insert(name.clone(), status.clone());
+            match outcome {
+                Some(StatusOutcome::Failed(_)) => is_done = false,
+                Some(StatusOutcome::Planned(_)) => {}
+                _ => {
+                    self.judged.insert(name.clone(), status.clone());
+                }
             }
             if let Some(outcome) = outcome {
                 sink.change(|view| view.note_status(name.clone(), outcome));
@@ -127,6 +133,9 @@ impl StatusWriter<'_> {
         match status.judge(vips, self.written.contains(name)) {
             StatusVerdict::Stays => return Some(StatusOutcome::Has),
             StatusVerdict::IsLeft(why) => return Some(StatusOutcome::Left(why)),
+            StatusVerdict::IsWritten if !self.may_write => {
+                return Some(StatusOutcome::Planned(vips.to_vec()));
+            }
             StatusVerdict::IsWritten => {}
         }
         let (client, namespace) = (self.client.clone(), &name.namespace);

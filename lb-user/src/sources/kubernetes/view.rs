@@ -31,6 +31,8 @@ pub(super) struct ClusterView {
 pub(crate) enum StatusOutcome {
     /// It had what is wanted.
     Has,
+    /// It would be written, if anything might be.
+    Planned(Vec<IpAddr>),
     /// It was written.
     Written(Vec<IpAddr>),
     /// It is left as it is, for this reason.

@@ -36,7 +36,7 @@ pub struct ApiServer<'t> {
     at: SocketAddrV4,
     folder: PathBuf,
     programs: PathBuf,
-    _etcd: Process,
+    etcd: Option<Process>,
     server: Option<Process>,
 }
 
@@ -65,9 +65,28 @@ impl<'t> ApiServer<'t> {
         let folder = parent.join(name);
         std::fs::create_dir(&folder)?;
         make_keys(&folder, *at.ip(), name)?;
-        let etcd = [
+        let mut api = Self {
+            etcd: None,
+            netns,
+            at,
+            folder,
+            programs,
+            server: None,
+        };
+        api.restart_etcd()?;
+        api.restart()?;
+        Ok(api)
+    }
+
+    /// Starts etcd again, with its data.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn restart_etcd(&mut self) -> Result<()> {
+        let words = [
             "--name=k".to_owned(),
-            format!("--data-dir={}", folder.join("etcd").display()),
+            format!("--data-dir={}", self.folder.join("etcd").display()),
             format!("--listen-client-urls={ETCD}"),
             format!("--advertise-client-urls={ETCD}"),
             format!("--listen-peer-urls={ETCD_PEER}"),
@@ -75,16 +94,18 @@ impl<'t> ApiServer<'t> {
             format!("--initial-cluster=k={ETCD_PEER}"),
             "--unsafe-no-fsync".to_owned(),
         ];
-        let mut api = Self {
-            _etcd: start(netns, &folder, &programs, "etcd", &etcd)?,
-            netns,
-            at,
-            folder,
-            programs,
-            server: None,
-        };
-        api.restart()?;
-        Ok(api)
+        let etcd = start(self.netns, &self.folder, &self.programs, "etcd", &words)?;
+        self.etcd = Some(etcd);
+        Ok(())
+    }
+
+    /// Kills etcd.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn kill_etcd(&mut self) -> Result<()> {
+        kill(self.etcd.take().context("etcd runs")?)
     }
 
     /// Starts the server again, with its data.
@@ -151,9 +172,7 @@ impl<'t> ApiServer<'t> {
     ///
     /// When there is none.
     pub fn kill(&mut self) -> Result<()> {
-        let mut server = self.server.take().context("the server runs")?;
-        server.signal(Signal::SIGKILL)?;
-        server.wait_for_end(Duration::from_secs(10)).map(drop)
+        kill(self.server.take().context("the server runs")?)
     }
 
     /// A kubeconfig of `lb`, which has its token in a file, and may do what `config/kubernetes` lets it.
@@ -346,6 +365,11 @@ impl<'t> ApiServer<'t> {
         let status = json!({ "conditions": [condition] });
         self.patch_status(&format!("api/v1/nodes/{node}"), &status)
     }
+}
+
+fn kill(mut process: Process) -> Result<()> {
+    process.signal(Signal::SIGKILL)?;
+    process.wait_for_end(Duration::from_secs(10)).map(drop)
 }
 
 fn condition(ready: &str) -> Value {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use lb_tests::{product::lb::Lb, topology::Topology};
+use lb_tests::{poll, product::lb::Lb, topology::Topology};
 
-use super::{FOLLOWED, Hub, NAMESPACE, PORTS, wait_for_event};
+use super::{FOLLOWED, Hub, NAMESPACE, PORTS};
 
 /// D13: the roles that come with `lb` have what it needs, and nothing else.
 #[privileged_test]
@@ -64,7 +64,10 @@ fn d13_a_token_is_swapped() -> Result<()> {
     hub.api.kill()?;
     hub.api.set_token("lb-2")?;
     hub.api.restart()?;
-    wait_for_event(&lb, "Unauthorized", Duration::from_secs(30))?;
+    poll::until("a status with the reason", Duration::from_secs(30), || {
+        let status = lb.tell(&["status"])?.done()?;
+        Ok(status.contains("Unauthorized (401)").then_some(()))
+    })?;
     hub.publish(PORTS[1], "Cluster")?;
     assert_eq!(hub.answers()?, before);
     let process = lb.id();

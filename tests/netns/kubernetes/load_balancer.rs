@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{FOLLOWED, Hub, KAS, NAMESPACE, PORTS, wait_for_event};
 
 /// The Service that is to have a VIP.
-const SERVICE: &str = "clusters-tenant-a/kube-apiserver";
+pub(super) const SERVICE: &str = "clusters-tenant-a/kube-apiserver";
 /// Another VIP of the tenant.
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 121);
 
@@ -28,12 +28,12 @@ fn config(hub: &Hub<'_>, vip: Ipv4Addr) -> Result<Config> {
 
 impl Hub<'_> {
     /// Makes a Service of type LoadBalancer, or changes it to one.
-    fn make_balancer(&self, service: &str, node_port: u16) -> Result<()> {
+    pub(super) fn make_balancer(&self, service: &str, node_port: u16) -> Result<()> {
         let port = json!({ "name": "https", "port": 6443, "nodePort": node_port });
         self.make(service, &json!({ "type": "LoadBalancer", "ports": [port] }))
     }
 
-    fn service(&self, service: &str) -> Result<Value> {
+    pub(super) fn service(&self, service: &str) -> Result<Value> {
         let (namespace, name) = service.split_once('/').context("NAMESPACE/NAME")?;
         let words = [
             "--namespace",

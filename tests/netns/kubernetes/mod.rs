@@ -2,6 +2,8 @@
 //! does not say changes nothing. Services of type LoadBalancer get VIPs, and nothing else is written.
 
 mod access;
+mod chaos;
+mod dry_run;
 mod followed;
 mod hosted;
 mod load_balancer;
@@ -31,7 +33,7 @@ const FOLLOWED: Duration = Duration::from_secs(4);
 struct Hub<'t> {
     topology: &'t Topology,
     api: ApiServer<'t>,
-    _servers: Vec<EchoServer<'t>>,
+    servers: Vec<EchoServer<'t>>,
 }
 
 impl<'t> Hub<'t> {
@@ -53,7 +55,7 @@ impl<'t> Hub<'t> {
         let hub = Self {
             topology,
             api,
-            _servers: servers,
+            servers,
         };
         for node in &topology.nodes[..2] {
             hub.api.add_node(node.name, &node.address.to_string())?;

@@ -109,7 +109,7 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
         endpoint(third, HEALTH_PORT)?,
         endpoint(fourth, HEALTH_PORT)?,
     ];
-    let config = config(&site).set("kubernetes.hub.kubeconfig", unanswered(&topology)?);
+    let config = config(&site);
     let lb = Lb::start(&topology, &config)?;
     wait_for(&lb, &["up"; 6], LIMIT)?;
     let mut prometheus = Prometheus::start(&topology, SCRAPE, &[])?;
@@ -117,6 +117,8 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
     site.health[1].refuse();
     alone.refuse();
     servers.iter().for_each(Answers::refuse);
+    let unanswered = unanswered(&topology)?;
+    lb.reload(&config.clone().set("kubernetes.hub.kubeconfig", unanswered))?;
     lb.write("version: 1\nnetwork: {}\n")?;
     ensure!(lb.tell(&["reload"])?.code != Some(0), "the file is right");
     let stop = AtomicBool::new(false);
@@ -137,7 +139,6 @@ fn backends_next_hops_carriers_and_a_stale_file_raise_their_alerts() -> Result<(
     })?;
 
     // What the operator has taken out is not missed, and neither is what a silent next hop takes out.
-    let config = self::config(&site);
     lb.reload(&config)?;
     lb.tell(&["backend", "disable", "echo-a/n2"])?.done()?;
     alone.answer(200);

@@ -98,12 +98,12 @@ impl Control {
 
     /// Follows the clusters of what is applied.
     pub(super) fn follow_clusters(&mut self) {
+        self.let_clusters_write();
         let clusters = &self.running.config().kubernetes;
         let mut kept = self.discovered.kept.clone();
         if let Err(error) = self.discovered.kubernetes.follow(clusters, &mut kept) {
             tracing::error!("follow clusters of Kubernetes: {error:#}; backends stay as they are");
         }
-        self.let_clusters_write();
     }
 
     /// How far what is known of the clusters is what there is.

@@ -1,6 +1,10 @@
 //! Services of type LoadBalancer get VIPs into their status, and no other object is written.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use lb_tests::{
@@ -16,6 +20,9 @@ use super::{FOLLOWED, Hub, KAS, NAMESPACE, PORTS, wait_for_event};
 pub(super) const SERVICE: &str = "clusters-tenant-a/kube-apiserver";
 /// Another VIP of the tenant.
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 121);
+
+/// How long a status is looked at that is not to change: others are written within a tenth of it.
+const UNWRITTEN: Duration = Duration::from_secs(2);
 
 /// A configuration in which the Service is to have this VIP; clients reach it at both.
 fn config(hub: &Hub<'_>, vip: Ipv4Addr) -> Result<Config> {
@@ -126,6 +133,24 @@ fn d5_what_another_writer_has_written_stays() -> Result<()> {
     lb.kill()?;
     lb.restart(&config(&hub, *KAS.ip())?)?;
     hub.wait_for_ingress(*KAS.ip())
+}
+
+/// A VIP of a reload that waits to be confirmed is written when it is confirmed, and not before.
+#[privileged_test]
+fn d5_a_vip_that_may_be_undone_is_not_written() -> Result<()> {
+    let topology = Topology::poc()?;
+    let hub = Hub::new(&topology)?;
+    hub.api.grant("load-balancer.yaml", NAMESPACE)?;
+    hub.make_balancer(SERVICE, PORTS[0])?;
+    let lb = Lb::start(&topology, &config(&hub, *KAS.ip())?)?;
+    hub.wait_for_ingress(*KAS.ip())?;
+    let before = hub.service(SERVICE)?;
+    lb.write(&config(&hub, OTHER)?)?;
+    lb.tell(&["reload", "--confirm", "60s"])?.done()?;
+    thread::sleep(UNWRITTEN);
+    assert_eq!(hub.service(SERVICE)?, before);
+    lb.tell(&["confirm"])?.done()?;
+    hub.wait_for_ingress(OTHER)
 }
 
 /// Without the role there is an event, and the status is written as soon as the role is there.

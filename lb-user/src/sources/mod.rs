@@ -1,6 +1,7 @@
 //! Where a configuration comes from, and whether it has changed there since.
 //!
-//! A source is a file here that implements `Source`, and an entry in `Sources::of`.
+//! A source is a file here that implements `Source`, and an entry in `Sources::of`. `kubernetes` is none: it says what the
+//! backends of pools are that a configuration wants of it.
 
 pub(crate) mod file;
 pub(crate) mod kubernetes;

@@ -4,40 +4,18 @@ use std::{net::SocketAddrV4, time::Instant};
 
 use anyhow::Result;
 use lb_tests::{
-    poll,
     product::lb::Lb,
     servers::{api_server::ApiServer, echo::EchoServer},
     topology::{APPS_HTTPS, APPS_HTTPS_NODE_PORT, TENANT_SNAT, Topology},
-    traffic::client,
 };
 use serde_json::json;
 
-use super::{FOLLOWED, Hub, NAMESPACE, owned};
+use super::{FOLLOWED, Hub, NAMESPACE};
 
 /// The name that the certificate of the hosted API is for.
 const API: &str = "api.tenant-a.example";
 /// Where the hub has it.
 const NODE_PORTS: [u16; 2] = [30_443, 30_444];
-
-/// The workers that answer twenty connections, in order.
-fn answers(topology: &Topology) -> Result<Vec<String>> {
-    let client = &topology.client().netns;
-    let ask = || {
-        (0..20)
-            .map(|_| Ok(client::who(None, APPS_HTTPS)?.node))
-            .collect()
-    };
-    let mut names: Vec<String> = client.inside(|| -> Result<Vec<String>> { ask() })??;
-    names.sort_unstable();
-    names.dedup();
-    Ok(names)
-}
-
-fn wait_for(topology: &Topology, wanted: &[&str]) -> Result<()> {
-    poll::until(&format!("answers of {wanted:?}"), FOLLOWED, || {
-        Ok((answers(topology).ok() == Some(owned(wanted))).then_some(()))
-    })
-}
 
 /// D6: the API of a hosted cluster is reached through the one node of the hub that has it, and where that has it next; a
 /// worker that is replaced is followed.
@@ -87,17 +65,17 @@ fn d6_a_hosted_cluster_is_reached_through_its_hub_and_followed() -> Result<()> {
         })
         .tcp_service_to("apps", APPS_HTTPS, "apps");
     let _lb = Lb::start(&topology, &config)?;
-    wait_for(&topology, &[one.name])?;
+    hub.wait_for_at(APPS_HTTPS, &[one.name], FOLLOWED)?;
 
     hosted.add_node(two.name, &two.address.to_string())?;
     hosted.kubectl(&["delete", "node", one.name])?;
     let replaced = Instant::now();
-    wait_for(&topology, &[two.name])?;
+    hub.wait_for_at(APPS_HTTPS, &[two.name], FOLLOWED)?;
     println!("followed after {:.1?}", replaced.elapsed());
 
     hosted.kill()?;
     hosted.restart_at(NODE_PORTS[1])?;
     publish(NODE_PORTS[1])?;
     hosted.add_node(one.name, &one.address.to_string())?;
-    wait_for(&topology, &[one.name, two.name])
+    hub.wait_for_at(APPS_HTTPS, &[one.name, two.name], FOLLOWED)
 }

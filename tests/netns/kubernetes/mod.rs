@@ -99,8 +99,12 @@ impl<'t> Hub<'t> {
 
     /// The servers that answer twenty connections, in order.
     fn answers(&self) -> Result<Vec<String>> {
+        self.answers_at(KAS)
+    }
+
+    fn answers_at(&self, vip: SocketAddrV4) -> Result<Vec<String>> {
         let client = &self.topology.client().netns;
-        let ask = || (0..20).map(|_| Ok(client::who(None, KAS)?.node)).collect();
+        let ask = || (0..20).map(|_| Ok(client::who(None, vip)?.node)).collect();
         let mut names: Vec<String> = client.inside(|| -> Result<Vec<String>> { ask() })??;
         names.sort_unstable();
         names.dedup();
@@ -109,8 +113,12 @@ impl<'t> Hub<'t> {
 
     /// Waits until exactly these answer.
     fn wait_for(&self, wanted: &[&str], limit: Duration) -> Result<()> {
+        self.wait_for_at(KAS, wanted, limit)
+    }
+
+    fn wait_for_at(&self, vip: SocketAddrV4, wanted: &[&str], limit: Duration) -> Result<()> {
         poll::until(&format!("answers of {wanted:?}"), limit, || {
-            Ok((self.answers().ok().as_deref() == Some(&owned(wanted))).then_some(()))
+            Ok((self.answers_at(vip).ok().as_deref() == Some(&owned(wanted))).then_some(()))
         })
     }
 }

@@ -29,7 +29,7 @@ use super::{
     kinds::{EndpointSlices, Kind, Nodes, Services},
     status_writer::{self, Seen},
     through::Through,
-    view::{API, ClusterView},
+    view::{API, ClusterView, MAX_OBJECTS, too_many},
 };
 use crate::config::KubernetesCluster;
 
@@ -291,8 +291,14 @@ fn take<K: Kind>(
 ) {
     match event {
         Event::Init => list.clear(),
-        Event::InitApply(object) => {
+        // One more than there may be says that there are too many.
+        Event::InitApply(object) if list.len() <= MAX_OBJECTS => {
             list.insert(K::key(&object), read::<K>(object));
+        }
+        Event::InitApply(_) => {}
+        Event::InitDone if list.len() > MAX_OBJECTS => {
+            list.clear();
+            sink.change(|view| view.note_error(K::NAME, too_many(K::NAME)));
         }
         Event::InitDone => {
             let listed = mem::take(list);

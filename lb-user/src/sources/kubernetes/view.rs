@@ -11,6 +11,9 @@ use crate::config::ServiceName;
 
 /// How many kinds of objects are followed.
 const KINDS: usize = 3;
+/// The most objects of a kind that are taken of a cluster: twice what Kubernetes is made for (5,000 nodes, 10,000 services),
+/// so that one cluster cannot take the memory of the others.
+pub(super) const MAX_OBJECTS: usize = 20_000;
 
 /// What is known of a cluster now.
 #[derive(Debug, Default)]
@@ -85,8 +88,12 @@ impl ClusterView {
         differs || is_first
     }
 
-    /// Whether anything differs.
+    /// Whether anything differs. One too many is an error, and not taken.
     pub(super) fn put<K: Kind>(&mut self, key: K::Key, value: K::Value) -> bool {
+        let all = K::all(&mut self.known);
+        if all.len() >= MAX_OBJECTS && !all.contains_key(&key) {
+            return self.note_error(K::NAME, too_many(K::NAME));
+        }
         self.note_good(K::NAME);
         let all = K::all(&mut self.known);
         let differs = all.get(&key) != Some(&value);
@@ -132,6 +139,11 @@ impl ClusterView {
         self.errors.insert(what, Trouble { words, since });
         false
     }
+}
+
+/// Why what an API has is not taken.
+pub(super) fn too_many(kind: &str) -> String {
+    format!("it has more than {MAX_OBJECTS} {kind}: what was known of them stays")
 }
 
 /// What has no kind: the API as a whole.

@@ -256,3 +256,26 @@ async fn no_error_removes_anything() {
         }
     }
 }
+
+/// More than there may be are not taken, and what was known stays.
+#[tokio::test]
+async fn too_many_objects_are_an_error() {
+    let names: Vec<String> = (0..=MAX_OBJECTS).map(|n| format!("n{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let gone = || stream(&[event("ERROR", &status(410, "Expired"))]);
+    let api = Api::answering([list(&["n1"]), gone(), list(&names)]);
+    let (nodes, _, trouble) = api.followed().await;
+    assert_eq!(
+        (nodes, trouble),
+        (vec!["n1".to_owned()], Some(too_many("Nodes")))
+    );
+    let api = Api::answering([
+        list(&names[1..]),
+        stream(&[event("ADDED", &node("more", 2, "True"))]),
+    ]);
+    let (nodes, _, trouble) = api.followed().await;
+    assert_eq!(
+        (nodes.len(), trouble),
+        (MAX_OBJECTS, Some(too_many("Nodes")))
+    );
+}

@@ -134,6 +134,17 @@ pub(super) fn service_name(text: &str) -> Result<ServiceName, String> {
     }
 }
 
+/// Reads the name of a namespace.
+pub(super) fn namespace(text: &str) -> Result<String, String> {
+    match is_label(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{} is not a namespace; expected one such as clusters-tenant-a",
+            quote(text)
+        )),
+    }
+}
+
 /// Reads the name or the number of a port.
 pub(super) fn port_of_service(text: &str) -> Result<PortOfService, String> {
     if let Some(number) = number(text) {

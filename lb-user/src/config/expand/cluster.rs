@@ -1,25 +1,20 @@
 //! The pools and services of a hosted control plane, by the way each part is published.
 
-use std::net::IpAddr;
-
-use ipnet::IpNet;
-
 use super::{
     Expansion,
     nodes::{Group, Groups},
+    part::{Backends, Part, Rules, Vip},
+    preset::{self, For, HTTP, HTTPS, Preset},
     publish::{Publish, publish},
     route::{Asks, Routed},
 };
 use crate::config::{
-    list::{List, Named},
-    listen::{Listen, Protocol},
-    model::{ProxyProtocol, any},
-    names,
+    list::Named,
+    listen::Protocol::Tcp,
+    names::{self, Names},
     place::{At, Location, child},
     problem::Findings,
-    schema::{
-        AnyOrPrefixes, Apps, Care, Cluster, Component, LiteralPool, RawPool, RawService, Selection,
-    },
+    schema::{AnyOrPrefixes, Apps, Cluster, Component, RawControlPlane},
 };
 
 /// The longest suffix that a part puts behind the name of its cluster.
@@ -28,149 +23,179 @@ const MAX_SUFFIX: &str = "-routes-https-3";
 /// The longest name of a cluster, in characters.
 pub(super) const MAX_NAME: usize = names::MAX_NAME - MAX_SUFFIX.len();
 
-// Where clients expect each part.
-const API: u16 = 6443;
-const KONNECTIVITY: u16 = 8091;
-pub(super) const HTTPS: u16 = 443;
-pub(super) const HTTP: u16 = 80;
-
-/// What one pool and one service are made of.
-pub(super) struct Part<'r> {
-    /// Behind the name of the cluster.
-    pub(super) suffix: String,
-    /// The component that it is for.
-    pub(super) place: &'r Location,
-    pub(super) vip: &'r Vip<'r>,
-    pub(super) port: u16,
-    pub(super) asks: Asks<'r>,
-    pub(super) group: &'r Group<'r>,
-    pub(super) node_port: u16,
-    pub(super) selection: &'r Selection,
-    pub(super) care: &'r Care,
-    pub(super) proxy_protocol: Option<&'r At<Option<ProxyProtocol>>>,
+/// What the parts of a cluster refer to, as far as it is there.
+pub(super) struct Around<'r> {
+    /// The network of the cluster.
+    pub(super) network: Option<&'r At<String>>,
+    pub(super) networks: &'r Names<'r>,
+    pub(super) groups: &'r Groups<'r>,
+    /// The clusters of Kubernetes.
+    pub(super) kubernetes: &'r Names<'r>,
 }
 
-/// A VIP that could be read, and the clients that may use it.
-pub(super) struct Vip<'r> {
-    pub(super) address: IpAddr,
-    place: &'r Location,
-    rules: Rules<'r>,
-}
-
-/// The clients that may use a VIP, and those that may not.
+/// Where the control plane runs, as far as it is there.
 #[derive(Clone, Copy)]
-struct Rules<'r> {
-    allow: Option<&'r At<AnyOrPrefixes>>,
-    deny: Option<&'r At<AnyOrPrefixes>>,
-}
-
-impl<'r> Vip<'r> {
-    /// The VIP of a part, with its own rules or else those of the cluster.
-    fn read(raw: Option<&'r At<IpAddr>>, rules: Rules<'r>, cluster: &'r Cluster) -> Option<Self> {
-        let At { place, value } = raw?;
-        Some(Self {
-            address: *value,
-            place,
-            rules: Rules {
-                allow: rules.allow.or(cluster.allow.as_ref()),
-                deny: rules.deny.or(cluster.deny.as_ref()),
-            },
-        })
-    }
-
-    /// The prefixes that are written for it, wherever that is; `any` is those of all lengths.
-    pub(super) fn rules(&self) -> [Option<Vec<IpNet>>; 2] {
-        [self.rules.allow, self.rules.deny].map(|at| match &at?.value {
-            AnyOrPrefixes::Any => Some(any().to_vec()),
-            AnyOrPrefixes::Prefixes(list) => {
-                Some(list.elements.iter().map(|at| at.value).collect())
-            }
-        })
-    }
+pub(super) struct Hub<'r> {
+    pub(super) group: Option<&'r Group<'r>>,
+    /// Where its Services are.
+    pub(super) discover: Option<&'r RawControlPlane>,
 }
 
 impl Expansion<'_> {
-    /// `network` is the cluster's, if it is there.
-    pub(super) fn cluster(
-        &mut self,
-        named: &Named<Cluster>,
-        network: Option<&At<String>>,
-        groups: &Groups<'_>,
-    ) {
+    pub(super) fn cluster(&mut self, named: &Named<Cluster>, around: &Around<'_>) {
         let cluster = &named.value;
         let nodes = cluster.nodes.as_ref();
-        let group = nodes.and_then(|nodes| groups.find(nodes, self.findings));
-        let group = group.filter(|group| has_network(group, nodes, self.findings));
+        let group = nodes.and_then(|nodes| around.groups.find(nodes, self.findings));
+        let hub = Hub {
+            group: group.filter(|group| has_network(group, nodes, self.findings)),
+            discover: self.control_plane(cluster, around),
+        };
         let mut routed = Vec::new();
-        for (name, port, component) in [
-            ("api", API, &cluster.api),
-            ("oauth", HTTPS, &cluster.oauth),
-            ("konnectivity", KONNECTIVITY, &cluster.konnectivity),
-            ("ignition", HTTPS, &cluster.ignition),
-        ] {
-            if let Some(component) = component {
-                routed.extend(self.component(named, name, port, component, group));
-            }
+        for (preset, component) in preset::parts(cluster) {
+            routed.extend(self.component(named, preset, component, hub));
         }
-        if let (Some(group), Some(routes)) = (group, &cluster.routes) {
-            self.routes(named, &routed, group, routes);
+        if let Some(routes) = &cluster.routes {
+            self.routes(named, &routed, hub, routes);
         }
         if let Some(apps) = &cluster.apps {
-            self.apps(named, apps, network, groups);
+            self.apps(named, apps, around);
         }
+    }
+
+    /// Where the Services of a control plane are, if these are there.
+    fn control_plane<'r>(
+        &mut self,
+        cluster: &'r Cluster,
+        around: &Around<'_>,
+    ) -> Option<&'r RawControlPlane> {
+        let At { value, .. } = cluster.discover.as_ref()?;
+        let in_kubernetes = value.cluster.as_ref();
+        let network = value.network.as_ref();
+        let both = [
+            (around.kubernetes, in_kubernetes),
+            (around.networks, network),
+        ];
+        let found = both.map(|(names, at)| at.and_then(|at| names.find(at, self.findings)));
+        let is_there = found.iter().all(Option::is_some) && value.namespace.is_some();
+        self.is_whole &= is_there;
+        is_there.then_some(value)
     }
 
     /// Writes a component out, unless it is a route: these share their VIPs.
     fn component<'r>(
         &mut self,
         named: &'r Named<Cluster>,
-        name: &str,
-        port: u16,
+        preset: &'static Preset,
         component: &'r At<Component>,
-        group: Option<&Group<'_>>,
+        hub: Hub<'_>,
     ) -> Option<Routed<'r>> {
         let At { place, value } = component;
-        if named.value.without_nodes {
-            let words = format!("missing; the backends of {name} are the nodes of a group");
-            self.findings.add(&missing(&named.place, "nodes"), words);
-        }
+        let published = publish(preset, value, self.findings);
+        let is_route = published == Some(Publish::Route);
         let rules = Rules {
-            allow: value.allow.as_ref(),
+            allow: match is_route {
+                true => value.allow.as_ref(),
+                false => self.clients(named, preset, component),
+            },
             deny: value.deny.as_ref(),
         };
         let vip = Vip::read(value.vip.as_ref(), rules, &named.value);
         self.is_whole &= vip.is_some();
-        let publish = publish(name, value, self.findings)?;
-        if let Publish::Route = publish {
-            self.check_routed(named, name, component);
+        if is_route {
+            self.check_routed(named, preset.suffix, component);
             return Some(Routed {
                 at: component,
                 vip: vip?,
             });
         }
-        if let Some(At { place, .. }) = &value.hostname {
+        if let Some(At { place, .. }) = value.hostname.as_ref().filter(|_| published.is_some()) {
             let words = "hostname is for a component with publish: Route";
             self.findings.add(place, words);
         }
-        let node_port = self.node_port(component)?;
-        let (vip, group) = (vip?, group?);
+        let backends = self.backends(named, preset, component, hub, published?);
+        let (node_port, backends) = backends?;
+        let vip = vip?;
         let part = Part {
-            suffix: name.to_owned(),
+            suffix: preset.suffix.to_owned(),
             place,
             vip: &vip,
-            port: match publish {
-                Publish::NodePort => node_port,
-                Publish::LoadBalancer | Publish::Route => port,
+            port: match published? {
+                Publish::NodePort => node_port?,
+                Publish::LoadBalancer | Publish::Route => preset.port,
             },
+            protocols: preset.protocols,
             asks: Asks::Anything,
-            group,
-            node_port,
+            backends,
             selection: &value.selection,
             care: &value.care,
             proxy_protocol: None,
         };
-        self.part(named, &part, group.network);
+        self.part(named, &part);
         None
+    }
+
+    /// The clients of a part: its own, or those that it is for.
+    fn clients<'r>(
+        &mut self,
+        named: &'r Named<Cluster>,
+        preset: &Preset,
+        component: &'r At<Component>,
+    ) -> Option<&'r At<AnyOrPrefixes>> {
+        let own = component.value.allow.as_ref();
+        let workers = named.value.workers.as_ref();
+        match preset.clients {
+            For::All => own,
+            For::Workers => own.or(workers),
+            For::OnlyWorkers => {
+                if own.or(workers).is_none() && named.value.without_workers {
+                    let words = format!(
+                        "missing; {} is for worker nodes alone, and none are known",
+                        preset.suffix
+                    );
+                    self.findings.add(&missing(&named.place, "workers"), words);
+                }
+                own.or(workers)
+            }
+        }
+    }
+
+    /// The NodePort of a component, if it is written, and where its backends are: at the nodes of a group, or at a Service.
+    fn backends<'r>(
+        &mut self,
+        named: &Named<Cluster>,
+        preset: &Preset,
+        component: &At<Component>,
+        hub: Hub<'r>,
+        published: Publish,
+    ) -> Option<(Option<u16>, Backends<'r>)> {
+        let is_written = !component.value.without_node_port;
+        let is_discovered = named.value.discover.is_some() && preset.is_discovered();
+        if is_discovered && (published == Publish::NodePort || !is_written) {
+            let node_port = match published {
+                Publish::NodePort => Some(self.node_port(component)?),
+                _ => None,
+            };
+            let of = hub.discover?;
+            let (service, port) = preset.service(of)?;
+            return Some((node_port, Backends::Service { of, service, port }));
+        }
+        self.check_nodes(named, preset.suffix);
+        let port = self.node_port(component)?;
+        let group = hub.group?;
+        let nodes = Backends::Nodes {
+            group,
+            network: group.network,
+            port,
+        };
+        Some((Some(port), nodes))
+    }
+
+    /// Reports that the nodes are missing that a part needs.
+    pub(super) fn check_nodes(&mut self, named: &Named<Cluster>, part: &str) {
+        if named.value.without_nodes {
+            let words = format!("missing; the backends of {part} are the nodes of a group");
+            self.findings.add(&missing(&named.place, "nodes"), words);
+        }
     }
 
     fn node_port(&mut self, component: &At<Component>) -> Option<u16> {
@@ -190,16 +215,10 @@ impl Expansion<'_> {
     }
 
     /// The workers are usually where the clients are.
-    fn apps(
-        &mut self,
-        named: &Named<Cluster>,
-        at: &At<Apps>,
-        network: Option<&At<String>>,
-        groups: &Groups<'_>,
-    ) {
+    fn apps(&mut self, named: &Named<Cluster>, at: &At<Apps>, around: &Around<'_>) {
         let At { place, value: apps } = at;
         let group = apps.nodes.as_ref();
-        let group = group.and_then(|nodes| groups.find(nodes, self.findings));
+        let group = group.and_then(|nodes| around.groups.find(nodes, self.findings));
         let rules = Rules {
             allow: apps.allow.as_ref(),
             deny: apps.deny.as_ref(),
@@ -209,93 +228,30 @@ impl Expansion<'_> {
         for (what, listen, node_port) in [("https", HTTPS, &apps.https), ("http", HTTP, &apps.http)]
         {
             let node_port = self.port(node_port.as_ref());
-            if let (Some(vip), Some(group), Some(node_port)) = (&vip, group, node_port) {
-                let network = if group.without_network {
-                    network
-                } else {
-                    group.network
+            if let (Some(vip), Some(group), Some(port)) = (&vip, group, node_port) {
+                let network = match group.without_network {
+                    true => around.network,
+                    false => group.network,
                 };
                 let part = Part {
                     suffix: format!("apps-{what}"),
                     place,
                     vip,
                     port: listen,
+                    protocols: &[Tcp],
                     asks: Asks::Anything,
-                    group,
-                    node_port,
+                    backends: Backends::Nodes {
+                        group,
+                        network,
+                        port,
+                    },
                     selection: &apps.selection,
                     care: &apps.care,
                     proxy_protocol: apps.proxy_protocol.as_ref(),
                 };
-                self.part(named, &part, network);
+                self.part(named, &part);
             }
         }
-    }
-
-    pub(super) fn part(
-        &mut self,
-        named: &Named<Cluster>,
-        part: &Part<'_>,
-        network: Option<&At<String>>,
-    ) {
-        let name = format!("{}-{}", named.name, part.suffix);
-        let at = |place: &Location, value: String| At {
-            place: place.clone(),
-            value,
-        };
-        let from = format!(
-            "from {} in {}",
-            part.place.key,
-            self.findings.file_and_line(part.place)
-        );
-        let domain = named.value.base_domain.as_ref();
-        let domain = domain.map_or_else(String::new, |at| format!(", {}", at.value));
-        self.origins.pools.insert(name.clone(), from.clone());
-        self.origins
-            .services
-            .insert(name.clone(), format!("{from}{domain}"));
-        let backends = part.group.backends(part.node_port, part.place);
-        let backends = self.bounded(backends);
-        let keys = RawPool {
-            network: network.map(|network| at(part.place, network.value.clone())),
-            selection: part.selection.clone(),
-            care: part.care.clone(),
-            proxy_protocol: part.proxy_protocol.cloned(),
-            ..RawPool::default()
-        };
-        let listen = Listen {
-            address: part.vip.address,
-            port: part.port,
-            protocol: Protocol::Tcp,
-        };
-        let service = RawService {
-            network: named.value.network.clone(),
-            allow: part.vip.rules.allow.cloned(),
-            deny: part.vip.rules.deny.cloned(),
-            life: named.value.life.clone(),
-            listen: List {
-                elements: vec![At {
-                    place: part.vip.place.clone(),
-                    value: listen,
-                }],
-                whole: true,
-            },
-            ..part.asks.lead_to(at(part.place, name.clone()))
-        };
-        let place = part.place.clone();
-        let pool = Named {
-            name: name.clone(),
-            place: place.clone(),
-            value: LiteralPool {
-                keys,
-                backends,
-                discovered: Vec::new(),
-            },
-        };
-        self.pools.push(pool, self.findings);
-        let value = service;
-        self.services
-            .push(Named { name, place, value }, self.findings);
     }
 }
 

@@ -5,13 +5,15 @@
 
 mod cluster;
 mod nodes;
+mod part;
+mod preset;
 mod publish;
 mod route;
 
 use crate::config::list::{List, Named};
 use std::{collections::HashMap, mem};
 
-use self::nodes::Groups;
+use self::{cluster::Around, nodes::Groups};
 use super::{
     model::OnStop,
     names::{self, MAX_NAME, Names},
@@ -19,7 +21,7 @@ use super::{
     problem::Findings,
     schema::{
         LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawKubernetes, RawLimits, RawLog,
-        RawNetwork, RawPool, RawService, RawTimeouts,
+        RawNetwork, RawPool, RawService, RawTimeouts, declare::Declared as _,
     },
 };
 
@@ -64,6 +66,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
     };
     let networks = Names::new("network", &file.networks);
     let groups = Groups::new(&file.nodes, &networks, expansion.findings);
+    let kubernetes = Names::new(RawKubernetes::SECTION.name, &file.kubernetes);
     let problems = expansion.findings.count();
     for named in file.pools.elements {
         expansion.pool(named, &groups);
@@ -73,8 +76,13 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
     }
     for named in &file.clusters.elements {
         let network = named.value.network.as_ref();
-        let network = network.filter(|at| networks.find(at, expansion.findings).is_some());
-        expansion.cluster(named, network, &groups);
+        let around = Around {
+            network: network.filter(|at| networks.find(at, expansion.findings).is_some()),
+            networks: &networks,
+            groups: &groups,
+            kubernetes: &kubernetes,
+        };
+        expansion.cluster(named, &around);
     }
     // What could not be written out may have been any pool and service.
     let no_problem = expansion.is_whole && expansion.findings.count() == problems;

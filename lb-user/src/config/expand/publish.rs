@@ -1,5 +1,6 @@
 //! The ways of publishing a component, by the names that a HostedCluster has for them.
 
+use super::preset::Preset;
 use crate::config::{
     place::{At, quote},
     problem::Findings,
@@ -7,7 +8,7 @@ use crate::config::{
 };
 
 /// How a component can be reached.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Publish {
     LoadBalancer,
     NodePort,
@@ -15,26 +16,25 @@ pub(super) enum Publish {
 }
 
 pub(super) fn publish(
-    name: &str,
+    preset: &Preset,
     component: &Component,
     findings: &mut Findings,
 ) -> Option<Publish> {
     let At { place, value } = component.publish.as_ref()?;
-    let words = match (value.as_str(), name) {
-        ("LoadBalancer", _) => return Some(Publish::LoadBalancer),
-        ("NodePort", _) => return Some(Publish::NodePort),
-        ("Route", "api") => {
-            "the API cannot be a Route: kubelets reach it by its address, and send \
-                             no name (SNI) to route by; expected LoadBalancer or NodePort"
-                .to_owned()
-        }
-        ("Route", _) => return Some(Publish::Route),
-        (_, "api") => format!(
-            "{} is unknown; expected LoadBalancer or NodePort",
+    let words = match value.as_str() {
+        "LoadBalancer" => return Some(Publish::LoadBalancer),
+        "NodePort" => return Some(Publish::NodePort),
+        "Route" if preset.may_be_route => return Some(Publish::Route),
+        "Route" if preset.suffix == "api" => "the API cannot be a Route: kubelets reach it by its address, and send \
+                                              no name (SNI) to route by; expected LoadBalancer or NodePort"
+            .to_owned(),
+        "Route" => format!("{} is no Route; expected LoadBalancer or NodePort", preset.suffix),
+        _ if preset.may_be_route => format!(
+            "{} is unknown; expected LoadBalancer, NodePort or Route",
             quote(value)
         ),
         _ => format!(
-            "{} is unknown; expected LoadBalancer, NodePort or Route",
+            "{} is unknown; expected LoadBalancer or NodePort",
             quote(value)
         ),
     };

@@ -4,11 +4,14 @@ use std::iter;
 
 use super::{
     Expansion,
-    cluster::{HTTP, HTTPS, Part, Vip, missing},
-    nodes::Group,
+    cluster::{Hub, missing},
+    part::{Backends, Part, Vip},
+    preset::{HTTP, HTTPS},
 };
 use crate::config::{
+    discover::PortOfService,
     list::{List, Named},
+    listen::Protocol::Tcp,
     names,
     place::{At, quote},
     schema::{Cluster, Component, RawHttp, RawNameRoute, RawService, RawSni, Routes},
@@ -132,11 +135,10 @@ impl Expansion<'_> {
         &mut self,
         named: &Named<Cluster>,
         routed: &[Routed<'_>],
-        group: &Group<'_>,
+        hub: Hub<'_>,
         routes: &At<Routes>,
     ) {
-        let https = self.port(routes.value.https.as_ref());
-        let http = self.port(routes.value.http.as_ref());
+        let [https, http] = self.shard(named, routed, hub, routes);
         for (number, shared) in (1..).zip(self.by_vip(routed)) {
             let (first, names) = (shared.first, self.names(&shared));
             let [sni, host] = match names.as_slice() {
@@ -147,26 +149,71 @@ impl Expansion<'_> {
                 1 => format!("routes-{what}"),
                 _ => format!("routes-{what}-{number}"),
             };
-            for (what, port, asks, node_port) in
-                [("https", HTTPS, sni, https), ("http", HTTP, host, http)]
+            for (what, port, asks, backends) in
+                [("https", HTTPS, sni, &https), ("http", HTTP, host, &http)]
             {
-                if let Some(node_port) = node_port {
+                if let Some(backends) = backends {
                     let part = Part {
                         suffix: numbered(what),
                         place: &first.at.place,
                         vip: &first.vip,
                         port,
+                        protocols: &[Tcp],
                         asks,
-                        group,
-                        node_port,
+                        backends: backends.clone(),
                         selection: &routes.value.selection,
                         care: &routes.value.care,
                         proxy_protocol: routes.value.proxy_protocol.as_ref(),
                     };
-                    self.part(named, &part, group.network);
+                    self.part(named, &part);
                 }
             }
         }
+    }
+
+    /// Where the backends for 443 and for 80 are.
+    fn shard<'r>(
+        &mut self,
+        named: &Named<Cluster>,
+        routed: &[Routed<'_>],
+        hub: Hub<'r>,
+        routes: &At<Routes>,
+    ) -> [Option<Backends<'r>>; 2] {
+        let At { place, value } = routes;
+        let written = [&value.https, &value.http];
+        if let Some(service) = &value.service {
+            for at in written.into_iter().flatten() {
+                let words = "`service` has the ports; leave this key out";
+                self.findings.add(&at.place, words);
+            }
+            if named.value.discover.is_none() {
+                let words = "the cluster has no `discover`, which says whose Service it is";
+                self.findings.add(&service.place, words);
+            }
+            return ["https", "http"].map(|port| {
+                Some(Backends::Service {
+                    of: hub.discover?,
+                    service: service.value.clone(),
+                    port: PortOfService::Name(port.to_owned()),
+                })
+            });
+        }
+        if value.without_https {
+            let words = "missing; expected the NodePort of the shard, or `service`";
+            self.findings.add(&missing(place, "https"), words);
+        }
+        if !routed.is_empty() {
+            self.check_nodes(named, "routes");
+        }
+        written.map(|port| {
+            let port = self.port(port.as_ref())?;
+            let group = hub.group?;
+            Some(Backends::Nodes {
+                group,
+                network: group.network,
+                port,
+            })
+        })
     }
 
     /// The VIPs, in the order of the components that have them first.

@@ -8,7 +8,7 @@ use super::{
     values::parsed,
 };
 use crate::config::{
-    discover::{PortOfService, ServiceName, port_of_service, service_name},
+    discover::{PortOfService, ServiceName, namespace, port_of_service, service_name},
     list::List,
     place::{At, Location},
     problem::Findings,
@@ -67,8 +67,21 @@ section! {
     }
 }
 
+section! {
+    /// The Services of a control plane, which the API of the hub knows.
+    struct RawControlPlane = "control plane" {
+        /// The entry of `kubernetes`.
+        required cluster: Name,
+        /// The namespace of the Services.
+        required namespace: Namespace,
+        /// The network that the nodes of the hub are on.
+        required network: Name,
+    }
+}
+
 kinds! {
     LoadBalancers("list of mappings", RawLoadBalancer): List<At<RawLoadBalancer>> = load_balancers;
+    Namespace("name"): Option<At<String>> = parsed(namespace);
     Service("`NAMESPACE/NAME`"): Option<At<ServiceName>> = parsed(service_name);
     Port("name or number"): Option<At<PortOfService>> = parsed(port_of_service);
 }

@@ -8,7 +8,7 @@ use super::{
     declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
     health_and_drain::RawHealth,
-    kubernetes::{RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer},
+    kubernetes::{RawControlPlane, RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer},
     log::{RawLog, RawSyslog},
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
@@ -35,7 +35,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 30] = [
+pub(super) const SECTIONS: [(&str, &Section); 31] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -65,9 +65,10 @@ pub(super) const SECTIONS: [(&str, &Section); 30] = [
     ),
     ("`clusters.NAME`", Cluster::SECTION),
     (
-        "`clusters.NAME.api`, `.oauth`, `.konnectivity`, `.ignition`",
+        "`clusters.NAME.api`, `.oauth`, `.konnectivity` and the other parts",
         Component::SECTION,
     ),
+    ("`clusters.NAME.discover`", RawControlPlane::SECTION),
     ("`clusters.NAME.routes`", Routes::SECTION),
     ("`clusters.NAME.apps`", Apps::SECTION),
     ("`kubernetes.NAME`", RawKubernetes::SECTION),

@@ -4,6 +4,7 @@ mod admin;
 mod authorities;
 mod check_requests;
 mod check_timing;
+mod cluster_presets;
 mod clusters;
 mod difference;
 mod family;

@@ -16,6 +16,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use futures_util::StreamExt as _;
 use kube::{
     Api, Client, Config,
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, DynamicObject, Status},
     runtime::watcher::{self, Event, watcher},
@@ -26,6 +27,7 @@ use tokio::{
 };
 
 use super::{
+    bounded,
     kinds::{EndpointSlices, Kind, Nodes, Services},
     status_writer::{self, Seen},
     through::Through,
@@ -166,7 +168,7 @@ async fn connect(
     config.reset_reader_on_write = true;
     // Errors are noted, and the pauses after them are bounded here.
     config.default_retry = false;
-    let client = Client::try_from(config)?;
+    let client = bounded::client(ClientBuilder::try_from(config)?);
     let slices = match client.list_api_group_resources("discovery.k8s.io/v1").await {
         Ok(_) => EndpointSlices::RESOURCE.resource(),
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {

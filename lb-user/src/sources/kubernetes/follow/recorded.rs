@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     convert::Infallible,
+    io::{Read as _, Write as _},
     sync::{Mutex, PoisonError},
 };
 
@@ -11,7 +12,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::*;
+use super::{super::bounded::MAX_LINE_BYTES, *};
 
 /// What the API answers to one request after the other, and nothing after the last one.
 #[derive(Clone)]
@@ -43,10 +44,8 @@ impl Api {
     /// What is known of the nodes when all answers were taken in, how often that was news, and the error that is left.
     async fn followed(&self) -> (Vec<String>, usize, Option<String>) {
         let api = self.clone();
-        let client = Client::new(
-            tower::service_fn(move |request| api.clone().answer(request)),
-            "default",
-        );
+        let service = tower::service_fn(move |request| api.clone().answer(request));
+        let client = bounded::client(ClientBuilder::new(service, "default"));
         let (view, mut seen) = watch::channel(ClusterView::default());
         // The other kinds are there, and empty.
         view.send_modify(|view| {
@@ -278,4 +277,50 @@ async fn too_many_objects_are_an_error() {
         (nodes.len(), trouble),
         (MAX_OBJECTS, Some(too_many("Nodes")))
     );
+}
+
+/// What an API could send without end is cut off, and what was known stays: a list, an event, an error.
+#[tokio::test]
+async fn too_large_an_answer_is_an_error() {
+    let (_, whole) = list(&["n2"]);
+    let newlines = "\n".repeat(MAX_LINE_BYTES);
+    let gone = || stream(&[event("ERROR", &status(410, "Expired"))]);
+    let added = event("ADDED", &node("n2", 10, "True"));
+    let spaces = " ".repeat(MAX_LINE_BYTES);
+    for answers in [
+        vec![gone(), (200, newlines.clone() + &whole)],
+        vec![(200, spaces + &added)],
+        vec![(500, newlines)],
+    ] {
+        let api = Api::answering([vec![list(&["n1"])], answers].concat());
+        let (nodes, _, trouble) = api.followed().await;
+        assert_eq!(
+            (nodes, trouble),
+            (vec!["n1".to_owned()], Some(bounded::too_large()))
+        );
+    }
+}
+
+/// The client that is made of a kubeconfig has the bound.
+#[tokio::test]
+async fn too_large_an_answer_of_the_api_of_a_kubeconfig_is_an_error() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.read_exact(&mut [0; 16]).unwrap();
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        // Twice as much as is read.
+        let mut sent = 0..MAX_LINE_BYTES >> 15;
+        while sent.next().is_some() && client.write_all(&[b'\n'; 1 << 16]).is_ok() {}
+    });
+    let kubeconfig = json!({
+        "clusters": [{ "name": "hub", "cluster": { "server": server } }],
+        "contexts": [{ "name": "hub", "context": { "cluster": "hub" } }],
+        "current-context": "hub",
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    let connected = connect(file.path(), None, &mut WatchedFiles::default()).await;
+    assert_eq!(words(&connected.err().unwrap()), bounded::too_large());
 }

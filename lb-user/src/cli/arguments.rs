@@ -117,6 +117,7 @@ pub(super) enum Command {
     /// exit 0 if all answer, 1 if not, 2 if the file is wrong
     #[command(after_help = examples(&[
         "lb discover --dry-run my.yaml",
+        "lb discover --dry-run --expand my.yaml | less",
     ]))]
     Discover {
         /// Configuration file
@@ -125,6 +126,9 @@ pub(super) enum Command {
         /// Nothing is applied or written: the one way there is, as `lb run` is the other one
         #[arg(long, required = true)]
         dry_run: bool,
+        /// Print the file with hosted clusters, defaults, nodes and clusters written out
+        #[arg(long)]
+        expand: bool,
         #[command(flatten)]
         output: Output,
     },

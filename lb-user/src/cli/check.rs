@@ -48,7 +48,7 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
             return ExitCode::from(REFUSED);
         }
     };
-    let result = config::load_declared(&declared, &[]);
+    let result = config::load_declared(&declared);
     let code = match result {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(REFUSED),

@@ -1,9 +1,9 @@
 //! `lb discover --dry-run FILE`: what clusters of Kubernetes say to a file. Nothing is applied or written, and no running
 //! `lb` is asked.
 
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{mem, path::Path, process::ExitCode, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -22,6 +22,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct DiscoverReport {
     /// The clusters of the file.
     clusters: Vec<DiscoveredCluster>,
+    /// The hosted clusters that would be there.
+    hosted: Vec<DiscoveredHosted>,
     /// The pools that want backends of them.
     pools: Vec<DiscoveredPool>,
     /// What would be left out of what they say, and why.
@@ -37,6 +39,15 @@ struct DiscoveredCluster {
     name: String,
     /// Why its API does not answer; null if it does.
     unanswered: Option<String>,
+}
+
+/// A hosted cluster.
+#[derive(Serialize, JsonSchema)]
+struct DiscoveredHosted {
+    /// Its name and hub, in words.
+    name: String,
+    /// The VIP that it would have if none was chosen yet.
+    vip: String,
 }
 
 /// A pool.
@@ -71,7 +82,7 @@ struct DiscoveredService {
 }
 
 /// Exit code 0: all clusters answer; 1: not all do; 2: the file is wrong.
-pub(super) fn discover(path: &Path, format: Format) -> ExitCode {
+pub(super) fn discover(path: &Path, expand: bool, format: Format) -> ExitCode {
     let config = match config::load(path) {
         Ok(config) => config,
         Err(problems) => {
@@ -79,8 +90,13 @@ pub(super) fn discover(path: &Path, format: Format) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let shown = dry_run(&config, LIMIT).map(DiscoverReport::from);
-    let shown = shown.and_then(|report| show(&report, format).map(|()| report));
+    let shown = dry_run(&config, LIMIT).and_then(|found| match (expand, format) {
+        (true, Format::Table) => show_expanded(found),
+        _ => {
+            let report = DiscoverReport::from(found);
+            show(&report, format).map(|()| report)
+        }
+    });
     match shown {
         Ok(report) if report.clusters.iter().all(|one| one.unanswered.is_none()) => {
             ExitCode::SUCCESS
@@ -122,7 +138,15 @@ impl From<DryRun> for DiscoverReport {
                 left,
             }
         });
+        let hosted = found
+            .hosted
+            .into_iter()
+            .map(|(name, vip)| DiscoveredHosted {
+                name,
+                vip: vip.to_string(),
+            });
         Self {
+            hosted: hosted.collect(),
             clusters: clusters
                 .map(|(name, unanswered)| DiscoveredCluster { name, unanswered })
                 .collect(),
@@ -131,6 +155,23 @@ impl From<DryRun> for DiscoverReport {
             services: services.collect(),
         }
     }
+}
+
+/// The file with all that was found written out; why something of it is missing is said beside it.
+fn show_expanded(mut found: DryRun) -> Result<DiscoverReport> {
+    let text = mem::replace(&mut found.expanded, Ok(String::new()));
+    let text = text.context("write the configuration out")?;
+    let report = DiscoverReport::from(found);
+    let clusters = report.clusters.iter();
+    for cluster in clusters.filter(|cluster| cluster.unanswered.is_some()) {
+        let why = cluster.unanswered.as_deref().unwrap_or_default();
+        output::print_error(format_args!("lb: cluster {}: {why}", cluster.name));
+    }
+    for words in &report.refused {
+        output::print_error(format_args!("lb: refused: {words}"));
+    }
+    print::line(text.trim_end())?;
+    Ok(report)
 }
 
 fn show(report: &DiscoverReport, format: Format) -> Result<()> {
@@ -144,6 +185,7 @@ fn show(report: &DiscoverReport, format: Format) -> Result<()> {
 fn lines(report: &DiscoverReport) -> Vec<String> {
     let DiscoverReport {
         clusters,
+        hosted,
         pools,
         refused,
         services,
@@ -152,6 +194,9 @@ fn lines(report: &DiscoverReport) -> Vec<String> {
         None => format!("cluster {}: answers", cluster.name),
         Some(why) => format!("cluster {}: does not answer: {why}", cluster.name),
     });
+    let hosted = hosted
+        .iter()
+        .map(|one| format!("{}: {}", one.name, one.vip));
     let pools = pools.iter().map(|pool| {
         let backends = pool.backends.iter();
         let backends = backends.map(|one| format!("{} at {}", one.name, one.address));
@@ -172,6 +217,7 @@ fn lines(report: &DiscoverReport) -> Vec<String> {
         format!("service {name} of {cluster}: its status {becomes}")
     });
     clusters
+        .chain(hosted)
         .chain(pools)
         .chain(refused)
         .chain(services)
@@ -202,6 +248,12 @@ mod tests {
                 ("none".to_owned(), Vec::new()),
             ]
             .into(),
+            hosted: [(
+                "HostedCluster a/b of hub".to_owned(),
+                "10.0.0.8".parse().unwrap(),
+            )]
+            .into(),
+            expanded: Ok(String::new()),
             refused: ["node n3: 127.0.0.1".to_owned()].into(),
             statuses: [
                 status("a/gone", DryStatus::Missing),
@@ -217,6 +269,7 @@ mod tests {
         let wanted = [
             "cluster a: does not answer: refused",
             "cluster hub: answers",
+            "HostedCluster a/b of hub: 10.0.0.8",
             "pool kas: n1 at 10.0.0.1:30918, n2 at [fd00::2]:30918",
             "pool none: no backend",
             "refused: node n3: 127.0.0.1",

@@ -102,7 +102,12 @@ pub fn main() -> ExitCode {
             };
             return check::check(&file, answer);
         }
-        Command::Discover { file, output, .. } => return discover::discover(&file, output.format),
+        Command::Discover {
+            file,
+            expand,
+            output,
+            ..
+        } => return discover::discover(&file, expand, output.format),
         Command::Plan {
             file,
             operations,
@@ -188,9 +193,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 fn init_log(trace_drops: bool, format: Option<&str>) {
     // What kube says of each request that fails is in an event, once.
     let default = if trace_drops {
-        "info,kube_client=off,lb_ebpf=debug"
+        "info,kube_client=off,kube_runtime=off,lb_ebpf=debug"
     } else {
-        "info,kube_client=off"
+        "info,kube_client=off,kube_runtime=off"
     };
     let (filter, wrong) = log_filter(env::var("LB_LOG").ok().as_deref(), default);
     let (format, unknown) = match format.and_then(LogFormat::named) {

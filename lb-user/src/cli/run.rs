@@ -7,13 +7,13 @@ use crate::{
     control::applied::is_applied,
     daemon::run::{self, End, Options},
     dataplane::pins::Pins,
-    sources::Sources,
+    sources::file::File,
     system::output,
 };
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
-    let file = Sources::of(&options.config).look(&options.config).load();
+    let file = File::look(&options.config).load();
     match &file {
         Ok(loaded) => {
             for warning in &loaded.warnings {

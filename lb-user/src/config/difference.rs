@@ -75,7 +75,13 @@ impl Lines {
         sections: &[&'static Section],
         [before, after]: [&[Value]; 2],
     ) {
-        let of = |entry| format!("{kind} {}", name_of(entry).unwrap_or_default());
+        let of = |entry: &Value| {
+            let object = format!("{kind} {}", name_of(entry).unwrap_or_default());
+            match entry["hosted"].as_str() {
+                Some(hosted) => format!("{object} ({hosted})"),
+                None => object,
+            }
+        };
         for gone in before.iter().filter(|one| find(after, one).is_none()) {
             self.0.push(format!("{}: removed", of(gone)));
         }

@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{number::number, place::quote};
+use super::{hosted::HostedClusters, number::number, place::quote};
 
 /// The most characters of the name of an object (RFC 1123 subdomain; namespaces and Services have at most 63).
 const MAX_OBJECT_NAME: usize = 253;
@@ -24,6 +24,9 @@ pub struct KubernetesCluster {
     /// The Services that get VIPs into their status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_balancers: Vec<LoadBalancer>,
+    /// The hosted clusters that it has, and that become `clusters`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosted_clusters: Vec<HostedClusters>,
 }
 
 /// A VIP in the status of a Service of type LoadBalancer. One Service may have several.

@@ -58,7 +58,9 @@ fn named(
     comments: &Comments<'_>,
 ) -> io::Result<String> {
     let name = entry["name"].as_str().unwrap_or_default();
-    let comments = comments.of(of, name);
+    let mut comments = comments.of(of, name);
+    let hosted = entry["hosted"].as_str();
+    comments.extend(hosted.map(|hosted| format!("# {}", hosted.escape_debug())));
     let entry = yaml(name, &[section], entry)?;
     let lines = comments.iter().map(String::as_str).chain(entry.lines());
     Ok(lines.flat_map(|line| ["  ", line, "\n"]).collect())
@@ -165,6 +167,9 @@ pub(super) fn file(config: &Config) -> io::Result<Keys> {
     keys.insert("networks".to_owned(), each(&config.networks, network)?);
     keys.insert("pools".to_owned(), each(&config.pools, pool)?);
     keys.insert("services".to_owned(), each(&config.services, service)?);
+    if let Some(defaults) = &config.cluster_defaults {
+        keys.insert("defaults".to_owned(), json!({ "cluster": defaults }));
+    }
     let mut log = Keys::new();
     for (key, path) in [("flows", &config.flow_log), ("http", &config.http_log)] {
         if let Some(path) = path {

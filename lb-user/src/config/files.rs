@@ -26,7 +26,8 @@ const MAX_BYTES: usize = 16 * MAX_FILE_BYTES;
 /// The most files that are included: four for every network that there can be.
 const MAX_FILES: usize = 1024;
 
-/// Reads the main source, and what it includes; and the others, as if it included them too.
+/// Reads the main source, and what it includes; and the others, as if it included them too: they have the sections that an
+/// included file may have, and its `defaults`, and define no name again.
 pub(super) fn read(
     main: &Declaration,
     others: &[Declaration],

@@ -25,6 +25,7 @@ mod expand;
 mod expanded;
 mod files;
 mod health;
+mod hosted;
 mod kept;
 mod list;
 mod listen;
@@ -61,6 +62,7 @@ pub use self::{
         Discover, KubernetesCluster, LoadBalancer, PortOfService, ServiceName, ServicePort,
     },
     health::{Health, JITTER_PERCENT, OnDead},
+    hosted::{HostedCluster, HostedClusters, HostedName, VipRange, with_hosted},
     kept::Kept,
     listen::{Listen, Protocol},
     model::{
@@ -110,13 +112,24 @@ impl Loaded {
     }
 }
 
+impl Config {
+    /// One file that means the same: everything is written out, but for backends that were discovered.
+    ///
+    /// # Errors
+    ///
+    /// What of it is no text.
+    pub fn expanded(&self) -> io::Result<String> {
+        expanded::text(self, &Origins::default())
+    }
+}
+
 /// As [`load`], with all that is to be known of the files.
 ///
 /// # Errors
 ///
 /// As [`load`].
 pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
-    load_declared(&Declaration::File(path.to_owned()), &[])
+    load_declared(&Declaration::File(path.to_owned()))
 }
 
 /// What differs between two configurations, in the words of the file, a line each.
@@ -142,19 +155,18 @@ pub enum Declaration {
     },
 }
 
-/// The configuration of a `main` source, and of `others` as if it included them: they have the sections that an
-/// included file may have, and its `defaults`, and define no name again.
+/// The configuration that a source declares.
 ///
 /// # Errors
 ///
 /// As [`load`].
-pub fn load_declared(main: &Declaration, others: &[Declaration]) -> Result<Loaded, Problems> {
-    let name = match main {
+pub fn load_declared(source: &Declaration) -> Result<Loaded, Problems> {
+    let name = match source {
         Declaration::File(path) => path.display().to_string(),
         Declaration::Text { name, .. } => name.clone(),
     };
     let mut findings = Findings::new(&name);
-    let raw = files::read(main, others, &mut findings);
+    let raw = files::read(source, &[], &mut findings);
     resolve(raw, findings)
 }
 

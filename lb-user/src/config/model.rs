@@ -12,12 +12,14 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::maps::DEFAULT_HANDED_OVER;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{
     algorithm::Algorithm,
     discover::{Discover, KubernetesCluster, ServicePort},
     duration,
     health::Health,
+    hosted::HostedCluster,
     listen::{Listen, Protocol},
     shared::Target,
     syslog::Syslog,
@@ -37,6 +39,12 @@ pub struct Config {
     /// Clusters of Kubernetes, unique in name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kubernetes: Vec<KubernetesCluster>,
+    /// Hosted clusters that were discovered; their pools and services are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosted: Vec<HostedCluster>,
+    /// What the file has as defaults of `clusters`, if hosted clusters are to be discovered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_defaults: Option<Value>,
     /// Capacities, fixed at the first start.
     pub limits: Limits,
     /// How long flows may be idle that are not, or no more, in full use.
@@ -260,6 +268,9 @@ pub struct Pool {
     /// What clusters of Kubernetes are asked for; what they have said is among `backends`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discover: Vec<Discover>,
+    /// The hosted cluster that it is of, in words; none: it is of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosted: Option<String>,
     /// How new flows are divided among them.
     #[serde(default, skip_serializing_if = "Algorithm::is_default")]
     pub balance: Algorithm,
@@ -350,6 +361,9 @@ pub struct Service {
     pub name: String,
     /// The name of the network that the clients are on.
     pub network: String,
+    /// The hosted cluster that it is of, in words; none: it is of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosted: Option<String>,
     /// At least one, all of the family of the pool's backends.
     pub listen: Vec<Listen>,
     /// Where flows are sent to.

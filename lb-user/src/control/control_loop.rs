@@ -9,7 +9,7 @@ use super::{
     backend_weights::Layers,
     beginning::Beginning,
     checks::VerdictChange,
-    discovered::Discovered,
+    discovered::{Discovered, KeptDiscovery},
     mend::Mending,
     nic_watch::NicState,
     persisted_state::{State, Uptime},
@@ -25,7 +25,7 @@ use crate::{
     metrics::report::ReloadCounts,
     model::registry::Kind,
     network::namespace,
-    sources::{Sources, kubernetes::KeptClusters},
+    sources::file::File,
 };
 
 /// A control plane between changes.
@@ -48,7 +48,7 @@ pub struct Control {
     pub(super) services: ServiceVerdicts,
     /// Network and address of the next hops that were logged as silent.
     pub(super) silent_next_hops: BTreeSet<(u16, IpAddr)>,
-    pub(super) sources: Sources,
+    pub(super) file: File,
     pub(crate) discovered: Discovered,
     pub(super) nics: NicState,
     pub(super) mending: Mending,
@@ -140,12 +140,12 @@ impl Control {
         file: &Path,
         before: &Config,
         beginning: Beginning,
-        clusters: KeptClusters,
+        clusters: KeptDiscovery,
     ) -> Self {
         let mut history = History::open(running.pins());
         history.follow(running.config().syslog.as_ref());
         let mut control = Self {
-            sources: Sources::of(file),
+            file: File::look(file),
             discovered: Discovered::new(clusters),
             running,
             services: ServiceVerdicts::adopt(&state.services_down),
@@ -269,7 +269,7 @@ impl Control {
         // What changes while a reload waits to be confirmed is seen afterwards.
         self.tick_discovered().await;
         let watches = self.running.config().watch && self.state.unconfirmed.is_none();
-        if watches && self.sources.have_changed() {
+        if watches && self.file.has_changed() {
             self.reload_watched().await;
         }
         self.save();

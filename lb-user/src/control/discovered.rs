@@ -6,20 +6,22 @@ mod difference;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    path::Path,
     time::Duration,
 };
 
 use super::{
     control_loop::Control,
     discovery::{MergedConfig, merged},
+    hosted::{VipChoices, WithHosted, with_hosted},
     running::Running,
 };
 use crate::{
     api::{ClusterStatus, Severity},
-    config::{Backend, Config, Pool},
+    config::{Backend, Config, KubernetesCluster, LoadBalancer, Pool},
     health::HealthVerdict,
     model::names::backend_name,
-    sources::kubernetes::{KeptClusters, Kubernetes, StatusOutcome},
+    sources::kubernetes::{KeptClusters, KnownClusters, Kubernetes, StatusOutcome},
 };
 
 /// How long an API may not answer before that is news: one that starts anew takes a few seconds.
@@ -28,9 +30,11 @@ const UNANSWERED_TIME: Duration = Duration::from_secs(5);
 pub struct Discovered {
     pub(super) kubernetes: Kubernetes,
     /// As it is on the disk.
-    kept: KeptClusters,
+    kept: KeptDiscovery,
+    /// The VIPs of hosted clusters.
+    vips: VipChoices,
     /// What was logged as refused, as held and as not answering.
-    refused: BTreeSet<String>,
+    refused: BTreeSet<(&'static str, String)>,
     held: BTreeSet<String>,
     unanswered: BTreeSet<String>,
     /// What was logged of the status of Services, by the words for each.
@@ -41,9 +45,10 @@ pub struct Discovered {
 
 impl Discovered {
     /// None is followed yet.
-    pub(super) fn new(kept: KeptClusters) -> Self {
+    pub(super) fn new(kept: KeptDiscovery) -> Self {
         Self {
             kubernetes: Kubernetes::default(),
+            vips: kept.vips.clone(),
             kept,
             refused: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -59,33 +64,100 @@ impl Discovered {
     }
 }
 
+/// What earlier processes knew of clusters, and chose for them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeptDiscovery {
+    clusters: KeptClusters,
+    vips: VipChoices,
+}
+
+impl KeptDiscovery {
+    /// What is in a state folder.
+    pub(crate) fn load(folder: &Path) -> Self {
+        Self {
+            clusters: KeptClusters::load(folder),
+            vips: VipChoices::load(folder),
+        }
+    }
+}
+
+/// A configuration with what is known of clusters.
+#[derive(Debug)]
+pub(super) struct WithDiscovered {
+    pub(super) config: Config,
+    vips: VipChoices,
+    /// What was left out: of what kind it is, and a line.
+    pub(super) refused: BTreeSet<(&'static str, String)>,
+    /// What stays though its cluster has it no more, a line each.
+    held: BTreeSet<String>,
+}
+
+/// Puts what is `known` of clusters into a configuration: hosted clusters, and then the backends of all pools. `before` is
+/// what was applied.
+pub(super) fn with_known(
+    config: &Config,
+    before: &Config,
+    vips: &VipChoices,
+    known: &impl KnownClusters,
+    serves: impl Fn(&Pool, &Backend) -> bool,
+) -> WithDiscovered {
+    let hosted = |hub: &_| known.hosted(hub);
+    let WithHosted {
+        config,
+        vips,
+        refused: hosted_refused,
+        mut held,
+    } = with_hosted(config, before, vips, hosted, &serves);
+    let nodes = |wanted: &_| known.nodes(wanted);
+    let MergedConfig {
+        config,
+        refused,
+        held: pools_held,
+    } = merged(&config, before, nodes, &serves);
+    held.extend(pools_held);
+    let hosted_refused = hosted_refused
+        .into_iter()
+        .map(|one| ("hosted cluster refused", one));
+    let refused = refused.into_iter().map(|one| ("backend refused", one));
+    WithDiscovered {
+        config,
+        vips,
+        refused: hosted_refused.chain(refused).collect(),
+        held,
+    }
+}
+
 /// A configuration that is started, with what an earlier process knew of clusters, or else what it had of them in what was
 /// `applied`.
-pub(crate) fn started(config: &Config, applied: Option<&Config>, kept: &KeptClusters) -> Config {
+pub(crate) fn started(config: &Config, applied: Option<&Config>, kept: &KeptDiscovery) -> Config {
     let before = applied.unwrap_or(config);
-    merged(config, before, |wanted| kept.nodes(wanted), |_, _| true).config
+    with_known(config, before, &kept.vips, &kept.clusters, |_, _| true).config
 }
 
 impl Control {
     /// A configuration with what clusters have now.
-    pub(super) fn merged(&self, config: &Config) -> MergedConfig {
-        let found = |wanted: &_| self.discovered.kubernetes.nodes(wanted);
+    pub(super) fn merged(&self, config: &Config) -> WithDiscovered {
+        let Discovered {
+            kubernetes, vips, ..
+        } = &self.discovered;
         let serves = |pool: &Pool, backend: &Backend| serves(&self.running, pool, backend);
-        merged(config, self.running.config(), found, serves)
+        with_known(config, self.running.config(), vips, kubernetes, serves)
     }
 
     /// The same, and what is to be known of it is logged.
     pub(super) fn with_discovered(&mut self, config: &Config) -> Config {
-        let MergedConfig {
+        let WithDiscovered {
             config,
+            vips,
             refused,
             held,
         } = self.merged(config);
+        self.discovered.vips = vips;
         let said = mem::replace(&mut self.discovered.refused, refused);
-        let new: Vec<String> = self.discovered.refused.difference(&said).cloned().collect();
-        for words in new {
-            tracing::warn!("discovery: refused: {words}");
-            self.event("discovery", Severity::Warning, "backend refused", &words);
+        let new: Vec<_> = self.discovered.refused.difference(&said).cloned().collect();
+        for (object, words) in new {
+            tracing::warn!("discovery: {object}: {words}");
+            self.event("discovery", Severity::Warning, object, &words);
         }
         let said = mem::replace(&mut self.discovered.held, held);
         let new: Vec<String> = self.discovered.held.difference(&said).cloned().collect();
@@ -99,9 +171,9 @@ impl Control {
     /// Follows the clusters of what is applied.
     pub(super) fn follow_clusters(&mut self) {
         self.let_clusters_write();
-        let clusters = &self.running.config().kubernetes;
-        let mut kept = self.discovered.kept.clone();
-        if let Err(error) = self.discovered.kubernetes.follow(clusters, &mut kept) {
+        let clusters = followed(self.running.config());
+        let mut kept = self.discovered.kept.clusters.clone();
+        if let Err(error) = self.discovered.kubernetes.follow(&clusters, &mut kept) {
             tracing::error!("follow clusters of Kubernetes: {error:#}; backends stay as they are");
         }
     }
@@ -243,17 +315,51 @@ impl Control {
     }
 
     fn keep_discovered(&mut self) {
+        let folder = self.running.pins().state();
+        let kept = &mut self.discovered.kept;
         let known = self.discovered.kubernetes.to_keep();
-        if known == self.discovered.kept {
-            return;
+        if known != kept.clusters {
+            match known.save(&folder) {
+                Ok(()) => kept.clusters = known,
+                Err(error) => tracing::error!(
+                    "keep what clusters of Kubernetes have: {error:#}; trying again"
+                ),
+            }
         }
-        match known.save(&self.running.pins().state()) {
-            Ok(()) => self.discovered.kept = known,
-            Err(error) => {
-                tracing::error!("keep what clusters of Kubernetes have: {error:#}; trying again")
+        let vips = &self.discovered.vips;
+        if *vips != kept.vips {
+            match vips.save(&folder) {
+                Ok(()) => kept.vips.clone_from(vips),
+                Err(error) => {
+                    tracing::error!("keep the VIPs of hosted clusters: {error:#}; trying again")
+                }
             }
         }
     }
+}
+
+/// The clusters of a configuration, with the Services of hosted clusters that wait for a VIP: those that the file does not
+/// have.
+fn followed(config: &Config) -> Vec<KubernetesCluster> {
+    let clusters = config.kubernetes.iter().map(|cluster| {
+        let mut cluster = cluster.clone();
+        let hosted = config.hosted.iter().filter(|one| one.hub == cluster.name);
+        let wanted = hosted.flat_map(|one| {
+            let services = one.load_balancers.iter().cloned();
+            services.map(|service| LoadBalancer {
+                service,
+                vip: one.vip,
+            })
+        });
+        let is_new = |one: &LoadBalancer| {
+            let mut in_file = cluster.load_balancers.iter();
+            in_file.all(|other| other.service != one.service)
+        };
+        let new: Vec<LoadBalancer> = wanted.filter(is_new).collect();
+        cluster.load_balancers.extend(new);
+        cluster
+    });
+    clusters.collect()
 }
 
 /// Whether a backend is up, or not checked.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io,
     net::{IpAddr, SocketAddr},
     thread,
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::discovery::merged;
+use super::{discovered::with_known, hosted::VipChoices};
 use crate::{
     config::{Config, LoadBalancer},
     sources::kubernetes::{KeptClusters, Kubernetes, StatusOutcome},
@@ -25,6 +26,10 @@ pub(crate) struct DryRun {
     pub(crate) clusters: BTreeMap<String, Option<String>>,
     /// The backends that each pool would have beside those of the file.
     pub(crate) pools: BTreeMap<String, Vec<(String, SocketAddr)>>,
+    /// The VIP of each hosted cluster, by its words.
+    pub(crate) hosted: BTreeMap<String, IpAddr>,
+    /// The file with all of it written out.
+    pub(crate) expanded: io::Result<String>,
     /// What would be left out, a line each.
     pub(crate) refused: BTreeSet<String>,
     /// By cluster and Service, what would become of each status.
@@ -67,12 +72,10 @@ pub(crate) fn dry_run(config: &Config, limit: Duration) -> Result<DryRun> {
         };
         (name.clone(), words)
     });
-    let merged = merged(
-        config,
-        config,
-        |wanted| kubernetes.nodes(wanted),
-        |_, _| true,
-    );
+    let vips = VipChoices::default();
+    let merged = with_known(config, config, &vips, &kubernetes, |_, _| true);
+    let hosted = merged.config.hosted.iter();
+    let hosted = hosted.map(|one| (one.to_string(), one.vip)).collect();
     let pools = merged
         .config
         .pools
@@ -86,7 +89,9 @@ pub(crate) fn dry_run(config: &Config, limit: Duration) -> Result<DryRun> {
     Ok(DryRun {
         clusters: clusters.collect(),
         pools: pools.collect(),
-        refused: merged.refused,
+        hosted,
+        refused: merged.refused.into_iter().map(|(_, words)| words).collect(),
+        expanded: merged.config.expanded(),
         statuses: statuses(config, &kubernetes),
     })
 }
@@ -101,7 +106,10 @@ fn is_whole(config: &Config, kubernetes: &Kubernetes) -> bool {
             of_cluster.any(|(_, service, _)| *service == one.service)
                 || !kubernetes.has_service(&cluster.name, &one.service)
         };
-        kubernetes.knows(&cluster.name) && cluster.load_balancers.iter().all(judged)
+        let without_hosted = cluster.hosted_clusters.is_empty();
+        kubernetes.knows(&cluster.name)
+            && (without_hosted || kubernetes.knows_hosted(&cluster.name))
+            && cluster.load_balancers.iter().all(judged)
     })
 }
 

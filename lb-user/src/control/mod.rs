@@ -30,6 +30,7 @@ pub(crate) mod dry_run;
 pub mod ended_count;
 pub mod ending;
 pub mod evictions;
+mod hosted;
 pub mod maglev_tables;
 pub mod mend;
 mod metrics_report;

@@ -29,12 +29,12 @@ impl Control {
             // It waited for too long: the operator has got a timeout.
             return;
         }
-        let is_foreign = |file: &Path| by.access != Access::All && file != self.sources.path();
+        let is_foreign = |file: &Path| by.access != Access::All && file != self.file.path();
         if let Request::Plan { file } = &request
             && is_foreign(file)
         {
             // Its problems would show what is in any file that this process may read.
-            let own = self.sources.path().display();
+            let own = self.file.path().display();
             let words = format!(
                 "a member of admin.group may plan the file of the instance alone, which is {own}"
             );
@@ -186,7 +186,7 @@ impl Control {
         }));
         ControlStatus {
             config: ConfigStatus {
-                file: self.sources.path().to_owned(),
+                file: self.file.path().to_owned(),
                 generation: self.generation,
                 age_seconds: self.applied_at.elapsed().as_secs(),
                 confirm_seconds: unconfirmed.map(|one| one.until.left().as_secs()),

@@ -22,7 +22,7 @@ use crate::{
     events::history::Happened,
     flows::evict::selector::EvictSelector,
     model::{names::backend_name, registry::Kind},
-    sources::DeclaredNow,
+    sources::file::File,
 };
 
 /// How long after a rollback that failed it is tried again.
@@ -43,7 +43,7 @@ impl Control {
     pub fn plan(&mut self, file: &Path) -> Result<Changes, Refusal> {
         let Loaded {
             config, warnings, ..
-        } = load(&self.sources.look(file))?;
+        } = load(&File::look(file))?;
         let config = self.merged(&config).config;
         let layers = self.running.layers(&config, &self.state.overrides);
         let change = self.running.prepare(&config, &layers)?;
@@ -71,10 +71,10 @@ impl Control {
         by: Option<String>,
     ) -> Result<Changes, Refusal> {
         // As it is now, whatever becomes of it while it is read.
-        let path = file.as_deref().unwrap_or_else(|| self.sources.path());
-        let sources = self.sources.look(path);
-        let path = sources.path().display().to_string();
-        let result = self.try_reload(&sources, confirm).await;
+        let path = file.as_deref().unwrap_or_else(|| self.file.path());
+        let file = File::look(path);
+        let path = file.path().display().to_string();
+        let result = self.try_reload(&file, confirm).await;
         self.running.end_checks();
         let object = format!("file {path}");
         match &result {
@@ -86,7 +86,7 @@ impl Control {
                 );
                 self.reloads.applied += 1;
                 self.event_by("reload", &object, &words, by);
-                self.sources.take(sources);
+                self.file = file;
             }
             Err(refusal) => {
                 let reasons = refusal.reasons();
@@ -100,8 +100,8 @@ impl Control {
                     words: &words,
                     by,
                 });
-                if sources.path() == self.sources.path() {
-                    self.sources.take(sources);
+                if file.path() == self.file.path() {
+                    self.file = file;
                     self.stale = Some(Stale::new(StaleReason::Refused, words));
                 }
             }
@@ -111,7 +111,7 @@ impl Control {
 
     async fn try_reload(
         &mut self,
-        sources: &DeclaredNow,
+        file: &File,
         confirm: Option<Duration>,
     ) -> Result<Changes, Refusal> {
         if let Some(unconfirmed) = &self.state.unconfirmed {
@@ -123,7 +123,7 @@ impl Control {
         }
         let Loaded {
             config, warnings, ..
-        } = load(sources)?;
+        } = load(file)?;
         let warnings = said(&warnings, self.running.config(), &config);
         let config = self.with_discovered(&config);
         let before = self.running.config().clone();
@@ -170,7 +170,7 @@ impl Control {
             until: Uptime::now().after(time),
             before: before.clone().into(),
             after: after.clone().into(),
-            file: Some(self.sources.path().to_owned()),
+            file: Some(self.file.path().to_owned()),
         });
         self.store().map_err(|error| {
             self.state.unconfirmed = None;
@@ -282,13 +282,12 @@ impl Control {
         self.reloads.rolled_back += 1;
         self.event("rollback", Severity::Error, "configuration", UNCONFIRMED);
         let mut words = UNCONFIRMED.to_owned();
-        if let Some(before) = before.filter(|before| before != self.sources.path()) {
+        if let Some(before) = before.filter(|before| before != self.file.path()) {
             words = format!(
                 "{words} (the unconfirmed file is {})",
-                self.sources.path().display()
+                self.file.path().display()
             );
-            let sources = self.sources.look(&before);
-            self.sources.take(sources);
+            self.file = File::look(&before);
         }
         self.stale = Some(Stale::new(StaleReason::Unconfirmed, words));
         self.save();
@@ -307,7 +306,7 @@ impl Control {
     pub fn started_without(&mut self, reason: &str) {
         let words = reason.lines().collect::<Vec<_>>().join("; ");
         tracing::error!("{words}; what was applied goes on");
-        let object = format!("file {}", self.sources.path().display());
+        let object = format!("file {}", self.file.path().display());
         let happened = format!("refused at the start: {words}; what was applied goes on");
         self.event("reload", Severity::Error, &object, &happened);
         self.stale = Some(Stale::new(StaleReason::StartedWithout, words));
@@ -320,8 +319,8 @@ impl Control {
     }
 }
 
-fn load(sources: &DeclaredNow) -> Result<Loaded, Refusal> {
-    sources.load().map_err(|problems| {
+fn load(file: &File) -> Result<Loaded, Refusal> {
+    file.load().map_err(|problems| {
         let lines = problems.to_string();
         Refusal::Config(lines.lines().map(str::to_owned).collect())
     })

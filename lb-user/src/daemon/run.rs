@@ -29,14 +29,13 @@ use crate::{
         beginning::Beginning,
         confirm::{self, Chosen, ChosenFrom},
         control_loop::Control,
-        discovered,
+        discovered::{self, KeptDiscovery},
         persisted_state::State,
     },
     dataplane::{maps::Maps, object::Object, pins::Pins},
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     proxy::Listeners,
-    sources::kubernetes::KeptClusters,
     system::{output, privileges, systemd},
 };
 
@@ -102,7 +101,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let refused = file.as_ref().err().map(|error| format!("{error:#}"));
     let applied = applied(&pins).ok();
     let Chosen { config, source } = confirm::choose(file, &state, applied.as_ref())?;
-    let clusters = KeptClusters::load(&pins.state());
+    let clusters = KeptDiscovery::load(&pins.state());
     let config = discovered::started(&config, applied.as_ref(), &clusters);
     refuse_access_interfaces(options, &pins, &config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -8,8 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Source;
-use crate::config::{self, Declaration};
+use crate::config::{self, Loaded, Problems};
 
 /// How long the files must stay as they are before they are read: an editor that writes one is done by then.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -47,17 +46,18 @@ impl File {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-}
 
-impl Source for File {
-    fn declared(&self) -> Declaration {
-        Declaration::File(self.path.clone())
+    /// The configuration.
+    ///
+    /// # Errors
+    ///
+    /// Every problem, with the file and line that it is in.
+    pub(crate) fn load(&self) -> Result<Loaded, Problems> {
+        config::load_text(&self.path)
     }
-}
 
-impl File {
     /// Whether the files are others than those that were looked at first, and are not being written any more.
-    pub(super) fn has_changed(&mut self) -> bool {
+    pub(crate) fn has_changed(&mut self) -> bool {
         if self.looked.elapsed() < POLL_INTERVAL {
             return false;
         }

@@ -28,7 +28,11 @@ fn d13_the_roles_have_the_verbs_that_are_used_and_no_others() -> Result<()> {
         "services",
         "nodes",
         "endpointslices.discovery.k8s.io",
+        "hostedclusters.hypershift.openshift.io",
+        "routes.route.openshift.io",
         "services/status",
+        "hostedclusters.hypershift.openshift.io/status",
+        "nodepools.hypershift.openshift.io",
         "nodes/status",
         "nodes/proxy",
         "secrets",
@@ -39,14 +43,18 @@ fn d13_the_roles_have_the_verbs_that_are_used_and_no_others() -> Result<()> {
         "*",
         "roles.rbac.authorization.k8s.io",
     ];
-    let mut wanted: Vec<String> = resources[..3]
-        .iter()
-        .flat_map(|resource| {
+    let read = |resources: &[&str]| -> Vec<String> {
+        let each = |resource| {
             verbs[..3]
                 .iter()
                 .map(move |verb| format!("{verb} {resource}"))
-        })
-        .collect();
+        };
+        resources.iter().flat_map(each).collect()
+    };
+    let few = read(&resources[..3]);
+    assert_eq!(hub.api.granted("default", &verbs, &resources)?, few);
+    hub.api.grant("hosted-clusters.yaml", "lb")?;
+    let mut wanted = read(&resources[..5]);
     assert_eq!(hub.api.granted("default", &verbs, &resources)?, wanted);
     wanted.push("patch services/status".to_owned());
     assert_eq!(hub.api.granted(NAMESPACE, &verbs, &resources)?, wanted);

@@ -6,6 +6,7 @@ mod chaos;
 mod dry_run;
 mod followed;
 mod hosted;
+mod hosted_clusters;
 mod load_balancer;
 mod outage;
 

@@ -5,5 +5,6 @@ mod crossing;
 mod guard;
 mod host;
 mod not_ours;
+mod parts;
 mod scan;
 mod spoof;

@@ -4,7 +4,7 @@ use super::{
     Expansion,
     nodes::{Group, Groups},
     part::{Backends, Part, Rules, Vip},
-    preset::{self, For, HTTP, HTTPS, Preset},
+    preset::{self, For, HTTP, HTTPS, PartPreset},
     publish::{Publish, publish},
     route::{Asks, Routed},
 };
@@ -85,7 +85,7 @@ impl Expansion<'_> {
     fn component<'r>(
         &mut self,
         named: &'r Named<Cluster>,
-        preset: &'static Preset,
+        preset: &'static PartPreset,
         component: &'r At<Component>,
         hub: Hub<'_>,
     ) -> Option<Routed<'r>> {
@@ -138,7 +138,7 @@ impl Expansion<'_> {
     fn clients<'r>(
         &mut self,
         named: &'r Named<Cluster>,
-        preset: &Preset,
+        preset: &PartPreset,
         component: &'r At<Component>,
     ) -> Option<&'r At<AnyOrPrefixes>> {
         let own = component.value.allow.as_ref();
@@ -163,7 +163,7 @@ impl Expansion<'_> {
     fn backends<'r>(
         &mut self,
         named: &Named<Cluster>,
-        preset: &Preset,
+        preset: &PartPreset,
         component: &At<Component>,
         hub: Hub<'r>,
         published: Publish,

@@ -13,6 +13,8 @@ mod route;
 use crate::config::list::{List, Named};
 use std::{collections::HashMap, mem};
 
+use serde_json::Value;
+
 use self::{cluster::Around, nodes::Groups};
 use super::{
     model::OnStop,
@@ -36,6 +38,7 @@ pub(super) struct Expanded {
     pub(super) pools: List<Named<LiteralPool>>,
     pub(super) services: List<Named<RawService>>,
     pub(super) kubernetes: List<Named<RawKubernetes>>,
+    pub(super) cluster_defaults: Option<Value>,
     pub(super) limits: RawLimits,
     pub(super) timeouts: RawTimeouts,
     pub(super) log: RawLog,
@@ -51,6 +54,8 @@ pub(super) struct Expanded {
 pub(super) struct Origins {
     pub(super) pools: HashMap<String, String>,
     pub(super) services: HashMap<String, String>,
+    /// By the name of a pool and service of a cluster, the file that has it.
+    pub(super) files: HashMap<String, usize>,
 }
 
 /// Writes everything out, and checks the names of all.
@@ -103,6 +108,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         pools: pools.into_list(whole && file.pools.whole),
         services: services.into_list(whole && file.services.whole),
         kubernetes: file.kubernetes,
+        cluster_defaults: file.defaults.cluster,
         limits: file.limits,
         timeouts: file.timeouts,
         log: file.log,

@@ -182,6 +182,7 @@ impl Expansion<'_> {
         );
         let domain = named.value.base_domain.as_ref();
         let domain = domain.map_or_else(String::new, |at| format!(", {}", at.value));
+        self.origins.files.insert(name.to_owned(), part.place.file);
         self.origins.pools.insert(name.to_owned(), from.clone());
         self.origins
             .services

@@ -13,7 +13,7 @@ pub(super) const HTTPS: u16 = 443;
 pub(super) const HTTP: u16 = 80;
 
 /// A part of a control plane.
-pub(super) struct Preset {
+pub(super) struct PartPreset {
     /// Behind the name of the cluster.
     pub(super) suffix: &'static str,
     /// Where a load balancer has it.
@@ -37,7 +37,7 @@ pub(super) enum For {
     OnlyWorkers,
 }
 
-impl Preset {
+impl PartPreset {
     const fn tcp(suffix: &'static str, port: u16, clients: For) -> Self {
         Self {
             suffix,
@@ -79,28 +79,30 @@ impl Preset {
     }
 }
 
-const API: Preset = Preset::tcp("api", 6443, For::All).at("kube-apiserver", 6443);
-const OAUTH: Preset = Preset::tcp("oauth", HTTPS, For::All)
+const API: PartPreset = PartPreset::tcp("api", 6443, For::All).at("kube-apiserver", 6443);
+const OAUTH: PartPreset = PartPreset::tcp("oauth", HTTPS, For::All)
     .at("oauth-openshift", 6443)
     .or_route();
-const KONNECTIVITY: Preset = Preset::tcp("konnectivity", 8091, For::Workers)
+const KONNECTIVITY: PartPreset = PartPreset::tcp("konnectivity", 8091, For::Workers)
     .at("konnectivity-server", 8091)
     .or_route();
-const IGNITION: Preset = Preset::tcp("ignition", HTTPS, For::Workers)
+const IGNITION: PartPreset = PartPreset::tcp("ignition", HTTPS, For::Workers)
     .at("ignition-server-proxy", 443)
     .or_route();
-const IGNITION_PROXY: Preset =
-    Preset::tcp("ignition-proxy", 8443, For::Workers).at("ignition-server-proxy", 443);
-const IGNITION_SERVER: Preset =
-    Preset::tcp("ignition-srv", 9090, For::Workers).at("ignition-server", 443);
-const MACHINE_CONFIG: Preset = Preset::tcp("machine-config", 22_623, For::OnlyWorkers);
-const DNS: Preset = Preset {
+const IGNITION_PROXY: PartPreset =
+    PartPreset::tcp("ignition-proxy", 8443, For::Workers).at("ignition-server-proxy", 443);
+const IGNITION_SERVER: PartPreset =
+    PartPreset::tcp("ignition-srv", 9090, For::Workers).at("ignition-server", 443);
+const MACHINE_CONFIG: PartPreset = PartPreset::tcp("machine-config", 22_623, For::OnlyWorkers);
+const DNS: PartPreset = PartPreset {
     protocols: &[Tcp, Udp],
-    ..Preset::tcp("dns", 53, For::All)
+    ..PartPreset::tcp("dns", 53, For::All)
 };
 
 /// The parts of a cluster, as far as it has them.
-pub(super) fn parts(cluster: &Cluster) -> impl Iterator<Item = (&'static Preset, &At<Component>)> {
+pub(super) fn parts(
+    cluster: &Cluster,
+) -> impl Iterator<Item = (&'static PartPreset, &At<Component>)> {
     let all = [
         (&API, &cluster.api),
         (&OAUTH, &cluster.oauth),

@@ -1,6 +1,6 @@
 //! The ways of publishing a component, by the names that a HostedCluster has for them.
 
-use super::preset::Preset;
+use super::preset::PartPreset;
 use crate::config::{
     place::{At, quote},
     problem::Findings,
@@ -16,7 +16,7 @@ pub(super) enum Publish {
 }
 
 pub(super) fn publish(
-    preset: &Preset,
+    preset: &PartPreset,
     component: &Component,
     findings: &mut Findings,
 ) -> Option<Publish> {

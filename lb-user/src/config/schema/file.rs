@@ -6,7 +6,7 @@ use super::{
     admin::RawAdmin,
     cluster::Cluster,
     declare::{Declared as _, section},
-    kinds::{Entries, Files, Filled, Flag, Number, Preset, kinds},
+    kinds::{Entries, Files, Filled, Flag, KeptPreset, Number, Preset, kinds},
     kubernetes::RawKubernetes,
     log::RawLog,
     mapping::{Mapping, Scope},
@@ -90,7 +90,7 @@ section! {
         /// For each entry of `services`; not for the services of clusters.
         optional service: Preset<RawService>,
         /// For each entry of `clusters`.
-        optional cluster: Preset<Cluster>,
+        optional cluster: KeptPreset<Cluster>,
     }
 }
 
@@ -151,7 +151,7 @@ pub(in crate::config) fn read(tree: &Node, findings: &mut Findings) -> Option<Ra
         network: (),
         pool: (),
         service: (),
-        cluster: (),
+        cluster: _,
     } = raw.defaults;
     if file.is_absent("include") {
         let place = file.place_of_key("networks");

@@ -3,6 +3,7 @@
 use std::{marker::PhantomData, net::IpAddr};
 
 use ipnet::IpNet;
+use serde_json::Value;
 
 use super::{
     declare::{Declared, Section},
@@ -236,5 +237,42 @@ impl<S: Declared> Kind for Preset<S> {
             S::read(&keys, findings);
             Some(())
         });
+    }
+}
+
+/// The same, and as data for entries that other sources have.
+#[derive(Debug)]
+pub(in crate::config) struct KeptPreset<S>(PhantomData<S>);
+
+impl<S: Declared> Kind for KeptPreset<S> {
+    type Field = Option<Value>;
+    const NAME: &'static str = Preset::<S>::NAME;
+    const INSIDE: Inside = Preset::<S>::INSIDE;
+
+    fn field(keys: &Mapping<'_>, key: &str, findings: &mut Findings) -> Self::Field {
+        keys.value(key, findings, |node, place, findings| {
+            let keys = Mapping::open(node, place, S::SECTION, Scope::Defaults, findings)?;
+            S::read(&keys, findings);
+            Some(data(node))
+        })
+    }
+}
+
+/// What a node is as data.
+fn data(node: &Node) -> Value {
+    match &node.kind {
+        NodeKind::Mapping(entries) => {
+            let entries = entries.iter();
+            let entries = entries.map(|entry| (entry.key.clone(), data(&entry.value)));
+            Value::Object(entries.collect())
+        }
+        NodeKind::Sequence(nodes) => nodes.iter().map(data).collect(),
+        NodeKind::Scalar { text, plain } => {
+            let number = text.parse::<u64>().map(Value::from);
+            let word = text.parse::<bool>().map(Value::from);
+            let other = number.or(word).ok().filter(|_| *plain);
+            other.unwrap_or_else(|| text.as_str().into())
+        }
+        NodeKind::Null | NodeKind::Invalid => Value::Null,
     }
 }

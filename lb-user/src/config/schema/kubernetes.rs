@@ -2,13 +2,14 @@
 
 use super::{
     declare::section,
-    kinds::{Address, File, Flag, Name, Whole, kinds},
-    pool::Weight,
+    kinds::{Address, Clients, File, Flag, Name, Whole, kinds},
+    pool::{Header, Weight},
     reader::{at, list_not_empty},
     values::parsed,
 };
 use crate::config::{
     discover::{PortOfService, ServiceName, namespace, port_of_service, service_name},
+    hosted::{HostedName, VipRange, hosted_name, vip_range},
     list::List,
     place::{At, Location},
     problem::Findings,
@@ -29,6 +30,33 @@ section! {
         /// Services of type LoadBalancer that get a VIP into their status, as a cloud would give them an address. The status
         /// of other Services stays as it is, and so does one that something else has written.
         optional load_balancers: LoadBalancers,
+        /// The HostedClusters of a hub that become `clusters`, with the ways of publishing that they say. Those of the file
+        /// come first, then the older ones: what is claimed twice is refused to the later one.
+        optional hosted_clusters: HostedLists,
+    }
+}
+
+section! {
+    /// HostedClusters of a hub, and what they have in common. The keys of `defaults.cluster` hold for them, too.
+    struct RawHosted = "hosted clusters" {
+        /// Which ones: `NAMESPACE/NAME`, or `NAMESPACE/*` for all of a namespace.
+        required name: Hosted,
+        /// The network that the clients and the VIPs are on.
+        required network: Name,
+        /// The network that the nodes of the hub are on.
+        required hub_network: Name,
+        /// Where the VIPs are, one for each hosted cluster: addresses and ranges `FIRST-LAST`. A choice of a range is kept
+        /// by name, and has no address that something else listens at.
+        required vips: VipRanges,
+        /// The Service of the ingress shard, as `NAMESPACE/NAME`, for the parts that are published as `Route`: its ports
+        /// `https` and `http` are those for 443 and 80 of the names.
+        optional shard: Service,
+        /// `v2`: the shard expects a header of the PROXY protocol, as of a pool.
+        optional proxy_protocol: Header = "none",
+        /// The clients. Without it the API is for those in `allowedCIDRBlocks` of the hosted cluster, if there are any.
+        optional allow: Clients => "the network's `sources`",
+        /// The worker nodes, as of a cluster.
+        optional workers: Clients => "as `allow`",
     }
 }
 
@@ -80,6 +108,9 @@ section! {
 }
 
 kinds! {
+    HostedLists("list of mappings", RawHosted): List<At<RawHosted>> = hosted_lists;
+    Hosted("`NAMESPACE/NAME` or `NAMESPACE/*`"): Option<At<HostedName>> = parsed(hosted_name);
+    VipRanges("list of addresses and ranges"): List<At<VipRange>> = vip_ranges;
     LoadBalancers("list of mappings", RawLoadBalancer): List<At<RawLoadBalancer>> = load_balancers;
     Namespace("name"): Option<At<String>> = parsed(namespace);
     Service("`NAMESPACE/NAME`"): Option<At<ServiceName>> = parsed(service_name);
@@ -93,4 +124,18 @@ fn load_balancers(
     findings: &mut Findings,
 ) -> Option<List<At<RawLoadBalancer>>> {
     list_not_empty(node, &place, findings, at)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]
+fn hosted_lists(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<List<At<RawHosted>>> {
+    list_not_empty(node, &place, findings, at)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of a reader")]
+fn vip_ranges(node: &Node, place: Location, findings: &mut Findings) -> Option<List<At<VipRange>>> {
+    list_not_empty(node, &place, findings, parsed(vip_range))
 }

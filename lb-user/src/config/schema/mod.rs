@@ -38,7 +38,9 @@ pub(super) use self::{
     file::{RawFile, RawLimits, read, read_included},
     health_and_drain::{Care, RawHealth},
     kinds::AnyOrPrefixes,
-    kubernetes::{RawControlPlane, RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer},
+    kubernetes::{
+        RawControlPlane, RawDiscover, RawDiscovered, RawHosted, RawKubernetes, RawLoadBalancer,
+    },
     log::RawLog,
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{LiteralPool, Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},

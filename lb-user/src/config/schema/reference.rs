@@ -8,7 +8,9 @@ use super::{
     declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
     health_and_drain::RawHealth,
-    kubernetes::{RawControlPlane, RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer},
+    kubernetes::{
+        RawControlPlane, RawDiscover, RawDiscovered, RawHosted, RawKubernetes, RawLoadBalancer,
+    },
     log::{RawLog, RawSyslog},
     network::{RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
@@ -35,7 +37,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 31] = [
+pub(super) const SECTIONS: [(&str, &Section); 32] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -76,6 +78,7 @@ pub(super) const SECTIONS: [(&str, &Section); 31] = [
         "`kubernetes.NAME.load_balancers[]`",
         RawLoadBalancer::SECTION,
     ),
+    ("`kubernetes.NAME.hosted_clusters[]`", RawHosted::SECTION),
     ("`limits`", RawLimits::SECTION),
     ("`timeouts`", RawTimeouts::SECTION),
     ("`log`", RawLog::SECTION),

@@ -10,6 +10,7 @@ mod difference;
 mod family;
 mod health;
 mod health_and_drain;
+mod hosted;
 mod keys;
 mod kubernetes;
 mod model;

@@ -96,8 +96,8 @@ fn a_text_that_is_no_file_includes_none() {
         name: "standard input".to_owned(),
         text: format!("version: 1\n{include}\n{NETWORKS}"),
     };
-    assert!(load_declared(&text(""), &[]).is_ok());
-    let problems = load_declared(&text("include: \"*.yaml\""), &[]).unwrap_err();
+    assert!(load_declared(&text("")).is_ok());
+    let problems = load_declared(&text("include: \"*.yaml\"")).unwrap_err();
     let words = "standard input:2: include: only a file can include others; \
                  expected all of the configuration in this text";
     assert_eq!(problems.to_string(), words);

@@ -2,13 +2,20 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use crate::config::{
     discover::{Discover, KubernetesCluster, LoadBalancer, ServicePort},
+    hosted::HostedClusters,
     list::{List, Named},
+    model::{Network, any},
     names::{self, Names},
-    place::{At, value_of},
+    place::{At, quote, value_of},
     problem::Findings,
-    schema::{RawDiscover, RawDiscovered, RawKubernetes, RawLoadBalancer, RawService},
+    schema::{
+        AnyOrPrefixes, RawDiscover, RawDiscovered, RawHosted, RawKubernetes, RawLoadBalancer,
+        RawService,
+    },
 };
 
 /// How problems call an entry.
@@ -18,6 +25,7 @@ pub(super) const CLUSTER: &str = "cluster of Kubernetes";
 pub(super) fn clusters(
     raw: &List<Named<RawKubernetes>>,
     services: &List<Named<RawService>>,
+    networks: &[Network],
     findings: &mut Findings,
 ) -> Vec<KubernetesCluster> {
     let names = Names::new(CLUSTER, raw);
@@ -30,6 +38,7 @@ pub(super) fn clusters(
             through,
             kubeconfig: names::file_path(at, "/etc/lb/hub.kubeconfig", findings)?,
             load_balancers: load_balancers(&named.value.load_balancers, services, findings),
+            hosted_clusters: hosted_clusters(&named.value.hosted_clusters, networks, findings),
         })
     });
     clusters.collect()
@@ -52,6 +61,65 @@ fn through_other(
         findings.add(&cluster.place, words);
     }
     service_port(&at.value)
+}
+
+fn hosted_clusters(
+    raw: &List<At<RawHosted>>,
+    networks: &[Network],
+    findings: &mut Findings,
+) -> Vec<HostedClusters> {
+    let all = raw.elements.iter();
+    let all = all.filter_map(|At { value, .. }| {
+        let of = value.name.as_ref()?.value.clone();
+        let network = known_network(value.network.as_ref(), networks, findings);
+        let hub_network = known_network(value.hub_network.as_ref(), networks, findings);
+        let (network, hub_network) = (network?, hub_network?);
+        let vips = value.vips.elements.iter();
+        for At {
+            place,
+            value: range,
+        } in vips.clone()
+        {
+            let ends = [range.first, range.last];
+            let mut prefixes = network.prefixes.iter();
+            if !prefixes.any(|prefix| ends.iter().all(|end| prefix.contains(end))) {
+                let words = format!("{range} is in no prefix of network {}", network.name);
+                findings.add(place, words);
+            }
+        }
+        Some(HostedClusters {
+            of,
+            network: network.name.clone(),
+            hub_network: hub_network.name.clone(),
+            vips: vips.map(|at| at.value).collect(),
+            shard: value.shard.as_ref().map(|at| at.value.clone()),
+            proxy_protocol: value_of(&value.proxy_protocol),
+            allow: written(value.allow.as_ref()),
+            workers: written(value.workers.as_ref()),
+        })
+    });
+    all.collect()
+}
+
+fn known_network<'n>(
+    at: Option<&At<String>>,
+    networks: &'n [Network],
+    findings: &mut Findings,
+) -> Option<&'n Network> {
+    let At { place, value } = at?;
+    let found = networks.iter().find(|network| network.name == *value);
+    if found.is_none() {
+        findings.add(place, format!("no network is called {}", quote(value)));
+    }
+    found
+}
+
+/// The prefixes that are written; `any` is those of all lengths.
+fn written(at: Option<&At<AnyOrPrefixes>>) -> Option<Vec<IpNet>> {
+    Some(match &at?.value {
+        AnyOrPrefixes::Any => any().to_vec(),
+        AnyOrPrefixes::Prefixes(list) => list.elements.iter().map(|at| at.value).collect(),
+    })
 }
 
 fn load_balancers(

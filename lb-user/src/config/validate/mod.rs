@@ -20,6 +20,7 @@ mod shared;
 mod timeouts;
 
 use lb_common::maps::{MAX_NETWORKS, MAX_RULES};
+use serde_json::Value;
 
 use super::{
     expand::Expanded,
@@ -51,8 +52,8 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let (mut networks, known) = network::validate(&raw.networks, findings);
     let pool_names = Names::new("pool", &raw.pools);
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
-    let clusters = Names::new(kubernetes::CLUSTER, &raw.kubernetes);
-    let pools = pool::validate(&raw.pools, &known, &usage, &clusters, findings);
+    let kubernetes_names = Names::new(kubernetes::CLUSTER, &raw.kubernetes);
+    let pools = pool::validate(&raw.pools, &known, &usage, &kubernetes_names, findings);
     service::check_directions(&raw.services, &known, &pool_names, &raw.pools, findings);
     likely_mistakes::check_allow(&raw.services, &known, findings);
     likely_mistakes::check_mgmt(&raw.networks, findings);
@@ -62,11 +63,15 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     network::check_gateways(&known, &usage, findings);
     quota::size_rings(&raw.networks, &mut networks, &pools, &services);
     let admin = admin::admin(&raw.admin, &networks, &services, findings);
+    let clusters = kubernetes::clusters(&raw.kubernetes, &raw.services, &networks, findings);
+    let has_hosted = clusters.iter().any(|one| !one.hosted_clusters.is_empty());
     let config = Config {
         networks,
         pools,
         services,
-        kubernetes: kubernetes::clusters(&raw.kubernetes, &raw.services, findings),
+        kubernetes: clusters,
+        hosted: Vec::new(),
+        cluster_defaults: cluster_defaults(raw).filter(|_| has_hosted),
         limits,
         timeouts: timeouts::timeouts(&raw.timeouts),
         flow_log: timeouts::flow_log(raw.log.flows.as_ref(), findings),
@@ -81,6 +86,15 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     quota::check(&config, &raw.networks, findings);
     family::check_name_lengths(&config, &raw.pools, findings);
     config
+}
+
+/// The defaults of `clusters`, for those that are discovered: a group of nodes is none of theirs.
+fn cluster_defaults(raw: &Expanded) -> Option<Value> {
+    let mut defaults = raw.cluster_defaults.clone()?;
+    let keys = defaults.as_object_mut()?;
+    keys.remove("nodes");
+    keys.remove("apps");
+    (!keys.is_empty()).then_some(defaults)
 }
 
 /// The syslog server, if there is one.

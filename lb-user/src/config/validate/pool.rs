@@ -66,6 +66,7 @@ pub(super) fn validate(
         }
         if let Some(network) = network {
             pools.push(Pool {
+                hosted: None,
                 name: named.name.clone(),
                 network: network.value.clone(),
                 backends: backends.into_iter().map(|(backend, _)| backend).collect(),

@@ -88,6 +88,7 @@ pub(super) fn validate<'r>(
         let target = shared::target(named, findings);
         if let (Some(network), Some(target)) = (network, target) {
             services.push(Service {
+                hosted: None,
                 name: named.name.clone(),
                 network: network.value.clone(),
                 listen,

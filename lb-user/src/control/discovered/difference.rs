@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::config::{Backend, Config, Pool};
+use crate::config::{Backend, Config, HostedCluster, Pool};
 
 /// How many backends an event names.
 const MAX_NAMED: usize = 8;
@@ -13,15 +13,35 @@ pub(super) fn words(before: &Config, after: &Config) -> String {
         .pools
         .iter()
         .filter_map(|pool| Some((before.pool(&pool.name)?, pool)));
-    let lines: Vec<String> = pools
-        .flat_map(|(before, after)| lines(before, after))
-        .collect();
+    let mut all = hosted(before, after);
+    all.extend(pools.flat_map(|(before, after)| lines(before, after)));
+    let lines = all;
     let named = lines.iter().take(MAX_NAMED).map(String::as_str);
     let named = named.collect::<Vec<_>>().join("; ");
     match lines.len().saturating_sub(MAX_NAMED) {
         0 => named,
         more => format!("{named}; and {more} more"),
     }
+}
+
+/// The hosted clusters that come and go, or that are published in another way.
+fn hosted(before: &Config, after: &Config) -> Vec<String> {
+    let find = |config: &Config, wanted: &HostedCluster| {
+        let mut all = config.hosted.iter();
+        all.find(|one| (&one.hub, &one.name) == (&wanted.hub, &wanted.name))
+            .cloned()
+    };
+    let gone = before.hosted.iter();
+    let gone = gone.filter(|one| find(after, one).is_none());
+    let gone = gone.map(|one| format!("{one}: removed"));
+    let now = after
+        .hosted
+        .iter()
+        .filter_map(|one| match find(before, one) {
+            None => Some(format!("{one}: added at {}", one.vip)),
+            Some(old) => (old != *one).then(|| format!("{one}: published in another way")),
+        });
+    gone.chain(now).collect()
 }
 
 fn lines(before: &Pool, after: &Pool) -> Vec<String> {

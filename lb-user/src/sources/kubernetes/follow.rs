@@ -28,7 +28,7 @@ use tokio::{
 
 use super::{
     bounded,
-    kinds::{EndpointSlices, Kind, Nodes, Services},
+    kinds::{EndpointSlices, HostedClusterObjects, Kind, Nodes, Routes, Services},
     status_writer::{self, Seen},
     through::Through,
     view::{API, ClusterView, MAX_OBJECTS, too_many},
@@ -50,6 +50,8 @@ pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// How often the kubeconfig and its files are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The most characters of an error of an API.
+const MAX_WORDS: usize = 500;
 /// The API knows no such kind (any more).
 pub(super) const NOT_FOUND: u16 = 404;
 /// Changes since a version were asked for that it has no more: the next request lists all anew.
@@ -102,6 +104,7 @@ pub(super) async fn follow(cluster: KubernetesCluster, mut through: Option<Throu
                     () = follow.kind::<Services>(services, note) => {}
                     () = follow.kind::<Nodes>(nodes, |_| {}) => {}
                     () = follow.kind::<EndpointSlices>(slices, |_| {}) => {}
+                    () = follow.hosted(&cluster) => {}
                     () = status_writer::write(&client, &wanted, seen, &sink) => {}
                     () = files.changed() => pauses = self::pauses(),
                     () = gone(through.as_mut(), node.ok().flatten()) => pauses = self::pauses(),
@@ -218,6 +221,22 @@ struct Follow<'c> {
 }
 
 impl Follow<'_> {
+    /// Follows hosted clusters and Routes, if any are wanted. Where the API does not know them that changes nothing for the other
+    /// kinds.
+    async fn hosted(&self, cluster: &KubernetesCluster) {
+        if cluster.hosted_clusters.is_empty() {
+            return future::pending().await;
+        }
+        tokio::join!(self.again::<HostedClusterObjects>(), self.again::<Routes>());
+    }
+
+    async fn again<K: Kind>(&self) {
+        loop {
+            self.kind::<K>(K::RESOURCE.resource(), |_| {}).await;
+            time::sleep(MAX_RETRY_INTERVAL).await;
+        }
+    }
+
     /// Follows the objects of a kind, until the API knows the kind no more, or is to be tried at another node. Each object is
     /// noted, too.
     async fn kind<K: Kind>(&self, resource: ApiResource, note: impl Fn(&DynamicObject)) {
@@ -244,6 +263,10 @@ impl Follow<'_> {
                     let code = code(&error);
                     if code == Some(GONE) {
                         continue;
+                    }
+                    if K::IS_OPTIONAL && code == Some(NOT_FOUND) {
+                        self.sink.change(ClusterView::lacks::<K>);
+                        return;
                     }
                     let words = words(&Error::new(error));
                     self.sink.change(|view| view.note_error(K::NAME, words));
@@ -273,8 +296,17 @@ fn status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status
     }
 }
 
-/// What an operator reads: what the API says, or else why it does not.
+/// What an operator reads: what the API says, or else why it does not. An API may say much.
 pub(super) fn words(error: &Error) -> String {
+    let mut words = all_words(error);
+    if let Some((end, _)) = words.char_indices().nth(MAX_WORDS) {
+        words.truncate(end);
+        words.push_str("...");
+    }
+    words
+}
+
+fn all_words(error: &Error) -> String {
     if let Some(Status { message, code, .. }) = status(error.as_ref()) {
         return format!("{message} ({code})");
     }

@@ -5,8 +5,15 @@ use std::{collections::BTreeMap, fs, io::ErrorKind, path::Path};
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::known::{FoundNode, KnownObjects};
-use crate::{config::ServicePort, system::files::change_beside};
+use super::{
+    KnownClusters,
+    hypershift::FoundHosted,
+    known::{FoundNode, KnownObjects},
+};
+use crate::{
+    config::{KubernetesCluster, ServicePort},
+    system::files::change_beside,
+};
 
 /// The file, in the state folder.
 const FILE: &str = "kubernetes.json";
@@ -18,6 +25,16 @@ pub(crate) struct KeptClusters(BTreeMap<String, KnownObjects>);
 impl FromIterator<(String, KnownObjects)> for KeptClusters {
     fn from_iter<I: IntoIterator<Item = (String, KnownObjects)>>(all: I) -> Self {
         Self(all.into_iter().collect())
+    }
+}
+
+impl KnownClusters for KeptClusters {
+    fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>> {
+        Some(self.0.get(&wanted.cluster)?.nodes(wanted))
+    }
+
+    fn hosted(&self, hub: &KubernetesCluster) -> Option<Vec<FoundHosted>> {
+        Some(self.0.get(&hub.name)?.hosted(&hub.hosted_clusters))
     }
 }
 
@@ -55,13 +72,35 @@ impl KeptClusters {
         }
     }
 
-    /// As of clusters that are followed.
-    pub(crate) fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>> {
-        Some(self.0.get(&wanted.cluster)?.nodes(wanted))
-    }
-
     /// What is known of one, which then is known elsewhere.
     pub(super) fn take(&mut self, cluster: &str) -> Option<KnownObjects> {
         self.0.remove(cluster)
+    }
+}
+
+#[cfg(test)]
+impl KeptClusters {
+    /// A cluster that has these objects.
+    pub(crate) fn of_objects(cluster: &str, objects: &[serde_json::Value]) -> Self {
+        use super::kinds::{EndpointSlices, HostedClusterObjects, Kind, Nodes, Routes, Services};
+
+        fn put<K: Kind>(known: &mut KnownObjects, object: kube::core::DynamicObject) {
+            let (key, value) = (K::key(&object), K::read(object).unwrap());
+            K::all(known).insert(key, value);
+        }
+
+        let mut known = KnownObjects::default();
+        for value in objects {
+            let object = serde_json::from_value(value.clone()).unwrap();
+            match value["kind"].as_str().unwrap() {
+                "Service" => put::<Services>(&mut known, object),
+                "Node" => put::<Nodes>(&mut known, object),
+                "EndpointSlice" => put::<EndpointSlices>(&mut known, object),
+                "HostedCluster" => put::<HostedClusterObjects>(&mut known, object),
+                "Route" => put::<Routes>(&mut known, object),
+                other => panic!("{other}"),
+            }
+        }
+        Self([(cluster.to_owned(), known)].into())
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kube::core::{ApiResource, DynamicObject};
 
 use super::{
+    hypershift::{self, KnownHosted},
     known::{KnownNode, KnownObjects, KnownService, KnownSlice},
     objects,
 };
@@ -20,6 +21,8 @@ pub(super) trait Kind {
     const NAME: &'static str;
     /// Where the API has it.
     const RESOURCE: GroupVersionResource;
+    /// Whether an API without this kind has no such object, and that is no error.
+    const IS_OPTIONAL: bool = false;
 
     fn key(object: &DynamicObject) -> Self::Key;
 
@@ -121,6 +124,61 @@ impl Kind for Nodes {
 
     fn all(known: &mut KnownObjects) -> &mut BTreeMap<String, KnownNode> {
         &mut known.nodes
+    }
+}
+
+/// `hypershift.openshift.io/v1beta1/HostedCluster`.
+pub(super) struct HostedClusterObjects;
+
+impl Kind for HostedClusterObjects {
+    type Key = ServiceName;
+    type Value = KnownHosted;
+    const NAME: &'static str = "HostedClusters";
+    const RESOURCE: GroupVersionResource = GroupVersionResource {
+        group: "hypershift.openshift.io",
+        version: "v1beta1",
+        kind: "HostedCluster",
+        plural: "hostedclusters",
+    };
+
+    fn key(object: &DynamicObject) -> ServiceName {
+        objects::name(object)
+    }
+
+    fn read(object: DynamicObject) -> serde_json::Result<KnownHosted> {
+        hypershift::hosted_cluster(object)
+    }
+
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, KnownHosted> {
+        &mut known.hosted_clusters
+    }
+}
+
+/// `route.openshift.io/v1/Route`.
+pub(super) struct Routes;
+
+impl Kind for Routes {
+    type Key = ServiceName;
+    type Value = String;
+    const NAME: &'static str = "Routes";
+    const RESOURCE: GroupVersionResource = GroupVersionResource {
+        group: "route.openshift.io",
+        version: "v1",
+        kind: "Route",
+        plural: "routes",
+    };
+    const IS_OPTIONAL: bool = true;
+
+    fn key(object: &DynamicObject) -> ServiceName {
+        objects::name(object)
+    }
+
+    fn read(object: DynamicObject) -> serde_json::Result<String> {
+        hypershift::route(object)
+    }
+
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, String> {
+        &mut known.routes
     }
 }
 

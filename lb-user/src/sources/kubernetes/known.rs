@@ -7,6 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::hypershift::KnownHosted;
 use crate::config::{PortOfService, ServiceName, ServicePort};
 
 /// Its services and nodes.
@@ -16,6 +17,12 @@ pub(super) struct KnownObjects {
     pub(super) nodes: BTreeMap<String, KnownNode>,
     /// By namespace and name.
     pub(super) slices: BTreeMap<ServiceName, KnownSlice>,
+    /// Only where hosted clusters are wanted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) hosted_clusters: BTreeMap<ServiceName, KnownHosted>,
+    /// The host of each Route, only where hosted clusters are wanted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) routes: BTreeMap<ServiceName, String>,
 }
 
 /// A Service.
@@ -91,7 +98,7 @@ impl KnownObjects {
 }
 
 impl KnownService {
-    fn node_port(&self, wanted: &PortOfService) -> Option<u16> {
+    pub(super) fn node_port(&self, wanted: &PortOfService) -> Option<u16> {
         let is_wanted = |port: &&KnownPort| match wanted {
             PortOfService::Number(number) => port.number == *number,
             PortOfService::Name(name) => port.name == *name,
@@ -141,6 +148,8 @@ mod tests {
                 (name("a/kas-2"), slice("n3")),
             ]
             .into(),
+            hosted_clusters: BTreeMap::new(),
+            routes: BTreeMap::new(),
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod bounded;
 mod follow;
+mod hypershift;
 mod kept;
 mod kinds;
 mod known;
@@ -30,7 +31,9 @@ use self::{
     through::Through,
     view::ClusterView,
 };
-pub(crate) use self::{kept::KeptClusters, known::FoundNode, view::StatusOutcome};
+pub(crate) use self::{
+    hypershift::FoundHosted, kept::KeptClusters, known::FoundNode, view::StatusOutcome,
+};
 use crate::{
     config::{KubernetesCluster, ServiceName, ServicePort},
     system::privileges,
@@ -57,6 +60,27 @@ struct Followed {
 impl Drop for Followed {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// What is known of clusters, now or from an earlier process.
+pub(crate) trait KnownClusters {
+    /// The nodes at which a port of a service is reached; nothing as long as its cluster is not known.
+    fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>>;
+
+    /// The hosted clusters that a hub is asked for; nothing as long as it is not known.
+    fn hosted(&self, hub: &KubernetesCluster) -> Option<Vec<FoundHosted>>;
+}
+
+impl KnownClusters for Kubernetes {
+    fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>> {
+        let view = self.followed.get(&wanted.cluster)?.view.borrow();
+        Some(view.known()?.nodes(wanted))
+    }
+
+    fn hosted(&self, hub: &KubernetesCluster) -> Option<Vec<FoundHosted>> {
+        let view = self.followed.get(&hub.name)?.view.borrow();
+        Some(view.known_hosted()?.hosted(&hub.hosted_clusters))
     }
 }
 
@@ -155,12 +179,6 @@ impl Kubernetes {
         self.wake.notified().await;
     }
 
-    /// The nodes at which a port of a service is reached; nothing as long as its cluster is not known.
-    pub(crate) fn nodes(&self, wanted: &ServicePort) -> Option<Vec<FoundNode>> {
-        let view = self.followed.get(&wanted.cluster)?.view.borrow();
-        Some(view.known()?.nodes(wanted))
-    }
-
     /// What has become of the status of each Service that is to have VIPs there: cluster, Service, and that.
     pub(crate) fn statuses(&self) -> Vec<(String, ServiceName, StatusOutcome)> {
         let clusters = self.followed.iter().flat_map(|(cluster, followed)| {
@@ -175,6 +193,12 @@ impl Kubernetes {
     pub(crate) fn knows(&self, cluster: &str) -> bool {
         let followed = self.followed.get(cluster);
         followed.is_some_and(|followed| followed.view.borrow().known().is_some())
+    }
+
+    /// Whether all hosted clusters of a cluster are known.
+    pub(crate) fn knows_hosted(&self, cluster: &str) -> bool {
+        let followed = self.followed.get(cluster);
+        followed.is_some_and(|followed| followed.view.borrow().known_hosted().is_some())
     }
 
     /// Whether a cluster is known to have a Service.

@@ -6,11 +6,16 @@ use std::{
     time::Instant,
 };
 
-use super::{kinds::Kind, known::KnownObjects};
+use super::{
+    kinds::{EndpointSlices, HostedClusterObjects, Kind, Nodes, Routes, Services},
+    known::KnownObjects,
+};
 use crate::config::ServiceName;
 
-/// How many kinds of objects are followed.
-const KINDS: usize = 3;
+/// The kinds of objects that are followed of each cluster.
+const KINDS: [&str; 3] = [Services::NAME, Nodes::NAME, EndpointSlices::NAME];
+/// Those that hosted clusters need beside them.
+const HOSTED_KINDS: [&str; 2] = [HostedClusterObjects::NAME, Routes::NAME];
 /// The most objects of a kind that are taken of a cluster: twice what Kubernetes is made for (5,000 nodes, 10,000 services),
 /// so that one cluster cannot take the memory of the others.
 pub(super) const MAX_OBJECTS: usize = 20_000;
@@ -63,7 +68,17 @@ impl ClusterView {
 
     /// What is known, once that is all of it.
     pub(super) fn known(&self) -> Option<&KnownObjects> {
-        (self.is_kept || self.listed.len() == KINDS).then_some(&self.known)
+        self.has_all(&KINDS).then_some(&self.known)
+    }
+
+    /// The same with all hosted clusters.
+    pub(super) fn known_hosted(&self) -> Option<&KnownObjects> {
+        let known = self.known()?;
+        self.has_all(&HOSTED_KINDS).then_some(known)
+    }
+
+    fn has_all(&self, kinds: &[&str]) -> bool {
+        self.is_kept || kinds.iter().all(|kind| self.listed.contains(kind))
     }
 
     /// What does not answer for the longest time.
@@ -86,6 +101,12 @@ impl ClusterView {
         let differs = *all != now;
         *all = now;
         differs || is_first
+    }
+
+    /// The API does not have this kind. What was known of it stays.
+    pub(super) fn lacks<K: Kind>(&mut self) -> bool {
+        self.note_good(K::NAME);
+        self.listed.insert(K::NAME)
     }
 
     /// Whether anything differs. One too many is an error, and not taken.
@@ -152,10 +173,7 @@ pub(super) const API: &str = "API";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::kubernetes::{
-        kinds::{EndpointSlices, Nodes, Services},
-        known::KnownNode,
-    };
+    use crate::sources::kubernetes::known::KnownNode;
 
     fn node(takes: bool) -> KnownNode {
         KnownNode {
@@ -184,7 +202,13 @@ mod tests {
         assert!(view.known().is_none());
         assert!(view.replace::<EndpointSlices>(BTreeMap::new()));
         assert_eq!(nodes(&view), ["n1"]);
-        assert!(ClusterView::kept(KnownObjects::default()).known().is_some());
+        // Hosted clusters are known on their own: a hub may have none, or not show them.
+        assert!(view.replace::<HostedClusterObjects>(BTreeMap::new()));
+        assert!(view.known_hosted().is_none());
+        assert!(view.lacks::<Routes>());
+        assert!(view.known_hosted().is_some() && !view.lacks::<Routes>());
+        let kept = ClusterView::kept(KnownObjects::default());
+        assert!(kept.known().is_some() && kept.known_hosted().is_some());
     }
 
     #[test]

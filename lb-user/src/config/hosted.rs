@@ -225,21 +225,22 @@ impl Config {
 }
 
 /// A configuration with hosted clusters, and those of them that were refused, a line each. Of two that claim the same the
-/// first one has it; what is wrong with one of them costs no other one anything.
+/// first one has it; what is wrong with one of them costs no other one anything, and where it was good `before`, it stays as
+/// it was then.
 ///
 /// # Errors
 ///
 /// If the configuration itself cannot be written out, or read again.
 pub fn with_hosted(
     base: &Config,
+    before: &[HostedCluster],
     mut hosted: Vec<HostedCluster>,
 ) -> Result<(Config, BTreeSet<String>), String> {
     let text = base.expanded();
     let text = text.map_err(|error| format!("write the configuration out: {error}"))?;
     let mut refused = BTreeSet::new();
     loop {
-        let read = read(&text, &hosted);
-        let problems = match read {
+        let problems = match read(&text, &hosted) {
             Ok((pools, services)) => {
                 let mut config = base.clone();
                 config.pools.extend(pools);
@@ -249,20 +250,32 @@ pub fn with_hosted(
             }
             Err(problems) => problems,
         };
-        let before = hosted.len();
-        hosted.retain(|one| !problems.contains_key(&one.to_string()));
-        if hosted.len() == before {
+        let mut blamed: Vec<String> = hosted.iter().map(ToString::to_string).collect();
+        blamed.retain(|name| problems.contains_key(name));
+        if blamed.is_empty() {
             // It is blamed on the file, which is valid without the last one.
-            let Some(last) = hosted.pop() else {
-                let words = problems.into_values().next();
-                return Err(words.unwrap_or_default());
-            };
-            let words = problems.into_values().next().unwrap_or_default();
+            let words = problems.values().next().cloned().unwrap_or_default();
+            let last = hosted.last().ok_or_else(|| words.clone())?.to_string();
             refused.insert(format!("{last}: {words}"));
-            continue;
+            blamed.push(last);
         }
-        let mine = problems.into_iter().filter(|(name, _)| name != FILE);
-        refused.extend(mine.map(|(name, words)| format!("{name}: {words}")));
+        for name in blamed {
+            let words = problems.get(&name);
+            refused.extend(words.map(|words| format!("{name}: {words}")));
+            put_back(&mut hosted, before, &name);
+        }
+    }
+}
+
+/// Puts a hosted cluster as it was in the place of one that is wrong, or takes that away.
+fn put_back(hosted: &mut Vec<HostedCluster>, before: &[HostedCluster], name: &str) {
+    let Some(place) = hosted.iter().position(|one| one.to_string() == name) else {
+        return;
+    };
+    let had = before.iter().find(|one| one.to_string() == name);
+    match had.filter(|had| **had != hosted[place]) {
+        Some(had) => hosted[place] = had.clone(),
+        None => drop(hosted.remove(place)),
     }
 }
 

@@ -123,7 +123,7 @@ fn choose(
     Some(one)
 }
 
-/// A part whose Service or Route is away for a moment stays as it was.
+/// A part whose Service or Route is away for a moment, or that is published in an unknown way now, stays as it was.
 fn keep_waiting(entry: &mut Value, had: &Value, waiting: &[&str]) {
     for part in waiting {
         if had[part].is_object() {
@@ -141,24 +141,32 @@ impl WithHosted {
         if wanted.is_empty() {
             return;
         }
-        if before.hosted == wanted && is_same(&before.without_hosted(), &self.config) {
-            let pools = before.pools.iter().filter(|pool| pool.hosted.is_some());
-            let services = before.services.iter();
-            let services = services.filter(|service| service.hosted.is_some());
-            self.config.pools.extend(pools.cloned());
-            self.config.services.extend(services.cloned());
-            self.config.hosted = wanted;
-            return;
+        let is_same = is_same(&before.without_hosted(), &self.config);
+        if is_same && before.hosted == wanted {
+            return self.take_from(before);
         }
-        match config::with_hosted(&self.config, wanted) {
+        match config::with_hosted(&self.config, &before.hosted, wanted) {
             Ok((config, refused)) => {
                 self.config = config;
                 self.refused.extend(refused);
             }
             Err(words) => {
                 self.refused.insert(format!("all HostedClusters: {words}"));
+                if is_same {
+                    self.take_from(before);
+                }
             }
         }
+    }
+
+    /// Takes the hosted clusters of a configuration that is the same but for discovered backends.
+    fn take_from(&mut self, before: &Config) {
+        let pools = before.pools.iter().filter(|pool| pool.hosted.is_some());
+        let services = before.services.iter();
+        let services = services.filter(|service| service.hosted.is_some());
+        self.config.pools.extend(pools.cloned());
+        self.config.services.extend(services.cloned());
+        self.config.hosted.clone_from(&before.hosted);
     }
 }
 

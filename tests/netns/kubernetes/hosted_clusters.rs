@@ -81,8 +81,8 @@ impl Hub<'_> {
             "vips": [RANGE],
         }]);
         let health = json!({ "tcp": {}, "interval": "200ms", "timeout": "200ms" });
-        Ok(Config::poc()
-            .set("kubernetes.hub.kubeconfig", self.api.kubeconfig()?)
+        Ok(self
+            .config()?
             .set("kubernetes.hub.hosted_clusters", hosted)
             .set("defaults.cluster.api.health", health))
     }
@@ -105,8 +105,9 @@ fn d7_hosted_clusters_are_taken_as_they_come() -> Result<()> {
     let topology = Topology::poc()?;
     let mut hub = Hub::new(&topology)?;
     let config = hub.hosted_config()?;
-    // The API does not know them yet.
+    // The API does not know them yet. That is nothing to other pools of it.
     let mut lb = Lb::start(&topology, &config)?;
+    hub.wait_for(&ANSWERS[0], FOLLOWED)?;
     hub.has_hypershift()?;
     hub.with_two()?;
     hub.wait_for_at(APIS[0], &ANSWERS[0], FOLLOWED)?;

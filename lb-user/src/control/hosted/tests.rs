@@ -343,3 +343,46 @@ defaults:
     assert_eq!(api.drain_timeout, seconds(180));
     assert_eq!(api.health.as_ref().unwrap().interval.as_secs(), 9);
 }
+
+/// What was good stays as it was when something else takes its place that cannot be.
+#[test]
+fn one_that_becomes_wrong_stays_as_it_was() {
+    let config = file("[192.168.203.120]", "");
+    let route = |hostname: &str| json!({ "type": "Route", "route": { "hostname": hostname } });
+    let of = |hostname: &str, api: &str| {
+        let api = ("APIServer", json!({ "type": api }));
+        other("c", 1, &[api, ("OAuthServer", route(hostname))])
+    };
+    let good = with(
+        &config,
+        &config,
+        &[of("oauth.c.example.com", "LoadBalancer")],
+        true,
+    )
+    .config;
+    assert_eq!(good.services.len(), 3);
+    let wrong = with(&good, &good, &[of("_", "LoadBalancer")], true);
+    assert_eq!((&wrong.config, wrong.refused.len()), (&good, 1));
+    let unknown = with(&good, &good, &[of("oauth.c.example.com", "Shared")], true);
+    assert_eq!(listen(&unknown.config), listen(&good));
+    assert_eq!(unknown.refused.len(), 1);
+    let mut nothing = of("oauth.c.example.com", "LoadBalancer");
+    nothing["spec"] = json!({});
+    let nothing = with(&good, &good, &[nothing], true);
+    assert_eq!(
+        (listen(&nothing.config), nothing.refused.len()),
+        (listen(&good), 1)
+    );
+    // Its place is taken by the file: that comes first.
+    let taken = "pools: { p: { network: mgmt, backends: [] } }
+services: { s: { network: a, listen: [\"192.168.203.120:6443/tcp\"], pool: p } }
+";
+    let taken = file("[192.168.203.120]", taken);
+    let all = with(
+        &taken,
+        &good,
+        &[of("oauth.c.example.com", "LoadBalancer")],
+        true,
+    );
+    assert_eq!(listen(&all.config), ["s 192.168.203.120:6443/tcp"]);
+}

@@ -61,7 +61,7 @@ pub(crate) struct FoundHosted {
     base_domain: String,
     allowed: Vec<IpNet>,
     parts: Vec<FoundPart>,
-    /// The parts that wait for an object of theirs: they stay as they were.
+    /// The parts that wait for an object of theirs, or were refused: they stay as they were.
     pub(crate) waiting: Vec<&'static str>,
     /// What of it cannot be, a line each.
     pub(crate) refused: Vec<String>,
@@ -105,6 +105,8 @@ impl KnownObjects {
             refused: Vec::new(),
         };
         if known.parts.is_empty() {
+            let all = SERVICES.iter().map(|published| published.part);
+            found.waiting.extend(all);
             found.refused.push("it has no spec.services".to_owned());
         }
         for block in &known.allowed {
@@ -124,7 +126,10 @@ impl KnownObjects {
                     Ok(PartState::Absent) => {}
                     Ok(PartState::Waiting) => found.waiting.push(published.part),
                     Ok(PartState::Found(part)) => found.parts.push(part),
-                    Err(why) => found.refused.push(format!("{}: {why}", published.name)),
+                    Err(why) => {
+                        found.waiting.push(published.part);
+                        found.refused.push(format!("{}: {why}", published.name));
+                    }
                 }
             }
         }

@@ -324,3 +324,14 @@ async fn too_large_an_answer_of_the_api_of_a_kubeconfig_is_an_error() {
     let connected = connect(file.path(), None, &mut WatchedFiles::default()).await;
     assert_eq!(words(&connected.err().unwrap()), bounded::too_large());
 }
+
+/// An API may say much; a line of it is shown.
+#[tokio::test]
+async fn much_of_an_error_is_cut() {
+    let much = "\u{e4}".repeat(10_000);
+    let error = stream(&[event("ERROR", &status(500, &much))]);
+    let (_, _, trouble) = Api::answering([list(&["n1"]), error]).followed().await;
+    let trouble = trouble.unwrap();
+    assert_eq!(trouble.chars().count(), MAX_WORDS + 3);
+    assert!(trouble.ends_with("\u{e4}..."), "{trouble}");
+}

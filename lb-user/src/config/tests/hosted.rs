@@ -99,3 +99,15 @@ fn what_is_no_place_of_hosted_clusters_is_refused() {
         refused(&[(12, &hub(&entry))], &format!("{key}.{wrong}"), piece);
     }
 }
+
+#[test]
+fn all_of_it_is_reported_at_once() {
+    let entry = ENTRY
+        .replace("clusters/*", "clusters")
+        .replace("hub_network: mgmt", "hub_network: hub")
+        .replace("203.129", "204.1");
+    let found = problems(&file(&[(12, &hub(&entry))])).into_iter();
+    let keys: Vec<String> = found.map(|(_, key, _)| key).collect();
+    let key = |key: &str| format!("kubernetes.hub.hosted_clusters[0].{key}");
+    assert_eq!(keys, ["name", "hub_network", "vips[0]"].map(key));
+}

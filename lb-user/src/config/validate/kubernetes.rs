@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::config::{
     discover::{Discover, KubernetesCluster, LoadBalancer, ServicePort},
-    hosted::HostedClusters,
+    hosted::{HostedClusters, VipRange},
     list::{List, Named},
     model::{Network, any},
     names::{self, Names},
@@ -70,27 +70,17 @@ fn hosted_clusters(
 ) -> Vec<HostedClusters> {
     let all = raw.elements.iter();
     let all = all.filter_map(|At { value, .. }| {
-        let of = value.name.as_ref()?.value.clone();
         let network = known_network(value.network.as_ref(), networks, findings);
         let hub_network = known_network(value.hub_network.as_ref(), networks, findings);
-        let (network, hub_network) = (network?, hub_network?);
         let vips = value.vips.elements.iter();
-        for At {
-            place,
-            value: range,
-        } in vips.clone()
-        {
-            let ends = [range.first, range.last];
-            let mut prefixes = network.prefixes.iter();
-            if !prefixes.any(|prefix| ends.iter().all(|end| prefix.contains(end))) {
-                let words = format!("{range} is in no prefix of network {}", network.name);
-                findings.add(place, words);
-            }
+        if let Some(network) = network {
+            vips.clone()
+                .for_each(|at| check_range(at, network, findings));
         }
         Some(HostedClusters {
-            of,
-            network: network.name.clone(),
-            hub_network: hub_network.name.clone(),
+            of: value.name.as_ref()?.value.clone(),
+            network: network?.name.clone(),
+            hub_network: hub_network?.name.clone(),
             vips: vips.map(|at| at.value).collect(),
             shard: value.shard.as_ref().map(|at| at.value.clone()),
             proxy_protocol: value_of(&value.proxy_protocol),
@@ -99,6 +89,19 @@ fn hosted_clusters(
         })
     });
     all.collect()
+}
+
+fn check_range(at: &At<VipRange>, network: &Network, findings: &mut Findings) {
+    let At {
+        place,
+        value: range,
+    } = at;
+    let ends = [range.first, range.last];
+    let mut prefixes = network.prefixes.iter();
+    if !prefixes.any(|prefix| ends.iter().all(|end| prefix.contains(end))) {
+        let words = format!("{range} is in no prefix of network {}", network.name);
+        findings.add(place, words);
+    }
 }
 
 fn known_network<'n>(

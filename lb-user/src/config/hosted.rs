@@ -213,6 +213,16 @@ impl fmt::Display for HostedCluster {
 }
 
 impl Config {
+    /// What is of the file alone: neither backends nor hosted clusters that were discovered.
+    #[must_use]
+    pub fn literal(&self) -> Self {
+        let mut config = self.without_hosted();
+        for pool in &mut config.pools {
+            pool.backends.retain(|backend| backend.discovered.is_none());
+        }
+        config
+    }
+
     /// What is not of hosted clusters.
     #[must_use]
     pub fn without_hosted(&self) -> Self {

@@ -85,7 +85,9 @@ pub fn choose<E>(
 impl Unconfirmed {
     /// What runs instead of a file with this configuration, or of none that can be used.
     fn goes_on(&self, file: Option<&Config>) -> Option<(ChosenFrom, &Kept)> {
-        let is_other = |file| self.after.config().as_ref() != Ok(file);
+        // What was discovered for it is none of the file's.
+        let after = self.after.config().map(|after| after.literal());
+        let is_other = |file: &Config| after.as_ref() != Ok(&file.literal());
         match file {
             Some(file) if is_other(file) => None,
             _ if self.until.is_over() => Some((ChosenFrom::Before, &self.before)),
@@ -162,6 +164,33 @@ services:
         ] {
             assert_eq!(started(file, left), wanted, "{file} {left:?}");
         }
+    }
+
+    #[test]
+    fn what_was_discovered_makes_no_other_file() {
+        let file = "version: 1
+networks: { m: { role: mgmt, interface: e, prefixes: [10.0.0.0/8], snat: [10.9.9.9] } }
+kubernetes: { hub: { kubeconfig: /k } }
+pools:
+  p: { network: m, backends: [\"10.0.0.1:1\", { discover: { cluster: hub, service: a/b, port: 1 } }] }
+";
+        let loaded = load(file).unwrap();
+        let mut after = loaded.config.clone();
+        let mut found = after.pools[0].backends[0].clone();
+        found.name = "n1".to_owned();
+        found.discovered = Some(after.pools[0].discover[0].of.clone());
+        after.pools[0].backends.push(found);
+        let state = State {
+            unconfirmed: Some(Unconfirmed {
+                until: Uptime::now().after(Duration::from_secs(60)),
+                before: loaded.config.clone().into(),
+                after: after.clone().into(),
+                file: None,
+            }),
+            ..State::default()
+        };
+        let chosen = choose(Ok::<_, Problems>(loaded), &state, None).unwrap();
+        assert_eq!((chosen.source, chosen.config), (ChosenFrom::After, after));
     }
 
     #[test]

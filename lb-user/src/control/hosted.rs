@@ -141,7 +141,7 @@ impl WithHosted {
         if wanted.is_empty() {
             return;
         }
-        let is_same = is_same(&before.without_hosted(), &self.config);
+        let is_same = before.literal() == self.config.literal();
         if is_same && before.hosted == wanted {
             return self.take_from(before);
         }
@@ -168,18 +168,6 @@ impl WithHosted {
         self.config.services.extend(services.cloned());
         self.config.hosted.clone_from(&before.hosted);
     }
-}
-
-/// Whether two configurations differ in nothing but backends that were discovered.
-fn is_same(one: &Config, other: &Config) -> bool {
-    let literal = |config: &Config| {
-        let mut config = config.clone();
-        for pool in &mut config.pools {
-            pool.backends.retain(|backend| backend.discovered.is_none());
-        }
-        config
-    };
-    literal(one) == literal(other)
 }
 
 #[cfg(test)]

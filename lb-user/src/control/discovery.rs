@@ -21,7 +21,7 @@ pub(super) struct MergedConfig {
     pub(super) config: Config,
     /// What was left out, a line each.
     pub(super) refused: BTreeSet<String>,
-    /// Pools whose backends stay though their cluster has none now, and hosted clusters that stay, a line each.
+    /// Pools whose backends stay though their cluster has none now, a line each.
     pub(super) held: BTreeSet<String>,
 }
 

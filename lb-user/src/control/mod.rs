@@ -7,6 +7,7 @@
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
 //! the interfaces, `next_hop_watch` the next hops, [`passive_watch`] how backends answer clients, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
+//! [`discovered`] takes in what clusters of Kubernetes have: `hosted` clusters, and by `discovery` the backends of pools.
 //! [`persisted_state`] outlives the process, whose begin and end are events of `beginning`; `metrics_report` is what metrics and the page have of it. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;

@@ -1,7 +1,7 @@
 //! Clusters of Kubernetes: where their services are reached, as their APIs say.
 //!
 //! `follow` watches the objects of the `kinds` that matter, in `bounded` answers; `objects` are read into what is `known` of a
-//! cluster, and that is to see as a `view` of the moment. `kept` is on the disk for a start without the API. The `status` of
+//! cluster, those of HyperShift by `hypershift`, and that is to see as a `view` of the moment. `kept` is on the disk for a start without the API. The `status` of
 //! Services that are to have VIPs there is written by the `status_writer`, and nothing else is.
 
 mod bounded;

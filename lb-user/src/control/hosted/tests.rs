@@ -386,3 +386,17 @@ services: { s: { network: a, listen: [\"192.168.203.120:6443/tcp\"], pool: p } }
     );
     assert_eq!(listen(&all.config), ["s 192.168.203.120:6443/tcp"]);
 }
+
+/// Routes need the shard of the file; without it that HostedCluster is refused alone.
+#[test]
+fn routes_without_a_shard_are_refused_alone() {
+    let mut config = file("[192.168.203.120-192.168.203.129]", "");
+    config.kubernetes[0].hosted_clusters[0].shard = None;
+    let objects = [hosted(|_| ()), other("good", 40, &[balanced()])];
+    let all = with(&config, &config, &objects, true);
+    assert_eq!(
+        all.refused.first().unwrap(),
+        "HostedCluster clusters/tenant-a of hub: clusters.tenant-a.routes: missing; oauth has publish: Route, which needs them"
+    );
+    assert_eq!(listen(&all.config), ["good-api 192.168.203.121:6443/tcp"]);
+}

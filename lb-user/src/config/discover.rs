@@ -33,7 +33,7 @@ pub struct KubernetesCluster {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadBalancer {
     /// The Service.
-    pub service: ServiceName,
+    pub service: ObjectName,
     /// A VIP that a service of the file listens at.
     pub vip: IpAddr,
 }
@@ -57,7 +57,7 @@ pub struct ServicePort {
     /// The name of a [`KubernetesCluster`].
     pub cluster: String,
     /// The service.
-    pub service: ServiceName,
+    pub service: ObjectName,
     /// Its port.
     pub port: PortOfService,
 }
@@ -73,29 +73,29 @@ impl fmt::Display for ServicePort {
     }
 }
 
-/// `NAMESPACE/NAME`.
+/// The name of an object, as `NAMESPACE/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct ServiceName {
+pub struct ObjectName {
     /// Of the service.
     pub namespace: String,
     /// Unique in the namespace.
     pub name: String,
 }
 
-impl fmt::Display for ServiceName {
+impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 
-impl From<ServiceName> for String {
-    fn from(name: ServiceName) -> Self {
+impl From<ObjectName> for String {
+    fn from(name: ObjectName) -> Self {
         name.to_string()
     }
 }
 
-impl TryFrom<String> for ServiceName {
+impl TryFrom<String> for ObjectName {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -123,10 +123,10 @@ impl fmt::Display for PortOfService {
 }
 
 /// Reads `NAMESPACE/NAME`.
-pub(super) fn service_name(text: &str) -> Result<ServiceName, String> {
+pub(super) fn service_name(text: &str) -> Result<ObjectName, String> {
     let both = text.split_once('/');
     match both.filter(|(namespace, name)| is_label(namespace) && is_object(name)) {
-        Some((namespace, name)) => Ok(ServiceName {
+        Some((namespace, name)) => Ok(ObjectName {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         }),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Declaration, address,
-    discover::{ServiceName, service_name},
+    discover::{ObjectName, service_name},
     files,
     model::{Config, Pool, ProxyProtocol, Service},
     place::quote,
@@ -37,7 +37,7 @@ pub struct HostedClusters {
     pub vips: Vec<VipRange>,
     /// The Service of the ingress shard, for what is published as `Route`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shard: Option<ServiceName>,
+    pub shard: Option<ObjectName>,
     /// The header that the shard expects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_protocol: Option<ProxyProtocol>,
@@ -61,7 +61,7 @@ pub struct HostedName {
 impl HostedName {
     /// Whether a hosted cluster is meant.
     #[must_use]
-    pub fn has(&self, cluster: &ServiceName) -> bool {
+    pub fn has(&self, cluster: &ObjectName) -> bool {
         let name = self.name.as_ref();
         self.namespace == cluster.namespace && name.is_none_or(|name| *name == cluster.name)
     }
@@ -95,7 +95,7 @@ pub(super) fn hosted_name(text: &str) -> Result<HostedName, String> {
         None => (text.to_owned(), false),
     };
     match service_name(&one) {
-        Ok(ServiceName { namespace, name }) => Ok(HostedName {
+        Ok(ObjectName { namespace, name }) => Ok(HostedName {
             namespace,
             name: (!is_all).then_some(name),
         }),
@@ -181,13 +181,13 @@ pub struct HostedCluster {
     /// The hub, by the name of a [`KubernetesCluster`](super::KubernetesCluster).
     pub hub: String,
     /// Its namespace and name there.
-    pub name: ServiceName,
+    pub name: ObjectName,
     /// When it was made there, in the order of time.
     pub created: String,
     /// Its VIP.
     pub vip: IpAddr,
     /// The Services that wait for the VIP in their status.
-    pub load_balancers: Vec<ServiceName>,
+    pub load_balancers: Vec<ObjectName>,
     /// The entry of `clusters`.
     pub entry: Value,
 }

@@ -58,9 +58,7 @@ pub use self::{
     authorities::Authorities,
     bearer_token::BearerToken,
     check::{Check, Get, Tls},
-    discover::{
-        Discover, KubernetesCluster, LoadBalancer, PortOfService, ServiceName, ServicePort,
-    },
+    discover::{Discover, KubernetesCluster, LoadBalancer, ObjectName, PortOfService, ServicePort},
     health::{Health, JITTER_PERCENT, OnDead},
     hosted::{HostedCluster, HostedClusters, HostedName, VipRange, with_hosted},
     kept::Kept,

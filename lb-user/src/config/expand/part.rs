@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::{Expansion, nodes::Group, route::Asks};
 use crate::config::{
-    discover::{PortOfService, ServiceName},
+    discover::{ObjectName, PortOfService},
     list::{List, Named},
     listen::{Listen, Protocol},
     model::{ProxyProtocol, any},
@@ -46,7 +46,7 @@ pub(super) enum Backends<'r> {
     /// At a port of a Service.
     Service {
         of: &'r RawControlPlane,
-        service: ServiceName,
+        service: ObjectName,
         port: PortOfService,
     },
 }

@@ -1,7 +1,7 @@
 //! The parts of a hosted control plane: where clients expect each one, which clients it is for, and the Service that has it.
 
 use crate::config::{
-    discover::{PortOfService, ServiceName},
+    discover::{ObjectName, PortOfService},
     listen::Protocol::{self, Tcp, Udp},
     place::At,
     schema::{Cluster, Component, RawControlPlane},
@@ -64,9 +64,9 @@ impl PartPreset {
     }
 
     /// Where the backends are found.
-    pub(super) fn service(&self, of: &RawControlPlane) -> Option<(ServiceName, PortOfService)> {
+    pub(super) fn service(&self, of: &RawControlPlane) -> Option<(ObjectName, PortOfService)> {
         let (name, port) = self.service?;
-        let service = ServiceName {
+        let service = ObjectName {
             namespace: of.namespace.as_ref()?.value.clone(),
             name: name.to_owned(),
         };

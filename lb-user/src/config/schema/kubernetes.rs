@@ -8,7 +8,7 @@ use super::{
     values::parsed,
 };
 use crate::config::{
-    discover::{PortOfService, ServiceName, namespace, port_of_service, service_name},
+    discover::{ObjectName, PortOfService, namespace, port_of_service, service_name},
     hosted::{HostedName, VipRange, hosted_name, vip_range},
     list::List,
     place::{At, Location},
@@ -113,7 +113,7 @@ kinds! {
     VipRanges("list of addresses and ranges"): List<At<VipRange>> = vip_ranges;
     LoadBalancers("list of mappings", RawLoadBalancer): List<At<RawLoadBalancer>> = load_balancers;
     Namespace("name"): Option<At<String>> = parsed(namespace);
-    Service("`NAMESPACE/NAME`"): Option<At<ServiceName>> = parsed(service_name);
+    Service("`NAMESPACE/NAME`"): Option<At<ObjectName>> = parsed(service_name);
     Port("name or number"): Option<At<PortOfService>> = parsed(port_of_service);
 }
 

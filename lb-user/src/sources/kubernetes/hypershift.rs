@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use self::object::KnownPublishing;
 pub(super) use self::object::{KnownHosted, hosted_cluster, route};
 use super::known::KnownObjects;
-use crate::config::{HostedClusters, PortOfService, ServiceName};
+use crate::config::{HostedClusters, ObjectName, PortOfService};
 
 /// A service of a HostedCluster, and what it is in the namespace of the control plane
 /// (<https://github.com/openshift/hypershift>, `control-plane-operator/controllers/hostedcontrolplane/manifests`).
@@ -55,7 +55,7 @@ const SERVICES: [PublishedService; 4] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FoundHosted {
     /// Its namespace and name.
-    pub(crate) name: ServiceName,
+    pub(crate) name: ObjectName,
     /// When it was made, as a text that sorts by time.
     pub(crate) created: String,
     base_domain: String,
@@ -83,7 +83,7 @@ struct FoundPart {
     strategy: String,
     hostname: String,
     node_port: Option<u16>,
-    service: ServiceName,
+    service: ObjectName,
 }
 
 impl KnownObjects {
@@ -94,7 +94,7 @@ impl KnownObjects {
         found.map(|(name, known)| self.found(name, known)).collect()
     }
 
-    fn found(&self, name: &ServiceName, known: &KnownHosted) -> FoundHosted {
+    fn found(&self, name: &ObjectName, known: &KnownHosted) -> FoundHosted {
         let mut found = FoundHosted {
             name: name.clone(),
             created: known.created.clone(),
@@ -143,7 +143,7 @@ impl KnownObjects {
         published: &PublishedService,
         namespace: &str,
     ) -> Result<PartState, String> {
-        let named = |name: &str| ServiceName {
+        let named = |name: &str| ObjectName {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
@@ -191,7 +191,7 @@ impl KnownObjects {
 
 /// The namespace of a control plane
 /// (<https://github.com/openshift/hypershift>, `hypershift-operator/controllers/manifests`).
-fn control_plane(hosted: &ServiceName) -> String {
-    let ServiceName { namespace, name } = hosted;
+fn control_plane(hosted: &ObjectName) -> String {
+    let ObjectName { namespace, name } = hosted;
     format!("{namespace}-{}", name.replace('.', "-"))
 }

@@ -9,7 +9,7 @@ use super::{
     known::{KnownNode, KnownObjects, KnownService, KnownSlice},
     objects,
 };
-use crate::config::ServiceName;
+use crate::config::ObjectName;
 
 /// A kind of object.
 pub(super) trait Kind {
@@ -87,12 +87,12 @@ const fn slices(version: &'static str) -> GroupVersionResource {
 pub(super) struct Services;
 
 impl Kind for Services {
-    type Key = ServiceName;
+    type Key = ObjectName;
     type Value = KnownService;
     const NAME: &'static str = "Services";
     const RESOURCE: GroupVersionResource = core("Service", "services");
 
-    fn key(object: &DynamicObject) -> ServiceName {
+    fn key(object: &DynamicObject) -> ObjectName {
         objects::name(object)
     }
 
@@ -100,7 +100,7 @@ impl Kind for Services {
         objects::service(object)
     }
 
-    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, KnownService> {
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ObjectName, KnownService> {
         &mut known.services
     }
 }
@@ -131,7 +131,7 @@ impl Kind for Nodes {
 pub(super) struct HostedClusterObjects;
 
 impl Kind for HostedClusterObjects {
-    type Key = ServiceName;
+    type Key = ObjectName;
     type Value = KnownHosted;
     const NAME: &'static str = "HostedClusters";
     const RESOURCE: GroupVersionResource = GroupVersionResource {
@@ -141,7 +141,7 @@ impl Kind for HostedClusterObjects {
         plural: "hostedclusters",
     };
 
-    fn key(object: &DynamicObject) -> ServiceName {
+    fn key(object: &DynamicObject) -> ObjectName {
         objects::name(object)
     }
 
@@ -149,7 +149,7 @@ impl Kind for HostedClusterObjects {
         hypershift::hosted_cluster(object)
     }
 
-    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, KnownHosted> {
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ObjectName, KnownHosted> {
         &mut known.hosted_clusters
     }
 }
@@ -158,7 +158,7 @@ impl Kind for HostedClusterObjects {
 pub(super) struct Routes;
 
 impl Kind for Routes {
-    type Key = ServiceName;
+    type Key = ObjectName;
     type Value = String;
     const NAME: &'static str = "Routes";
     const RESOURCE: GroupVersionResource = GroupVersionResource {
@@ -169,7 +169,7 @@ impl Kind for Routes {
     };
     const IS_OPTIONAL: bool = true;
 
-    fn key(object: &DynamicObject) -> ServiceName {
+    fn key(object: &DynamicObject) -> ObjectName {
         objects::name(object)
     }
 
@@ -177,7 +177,7 @@ impl Kind for Routes {
         hypershift::route(object)
     }
 
-    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, String> {
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ObjectName, String> {
         &mut known.routes
     }
 }
@@ -191,12 +191,12 @@ impl EndpointSlices {
 }
 
 impl Kind for EndpointSlices {
-    type Key = ServiceName;
+    type Key = ObjectName;
     type Value = KnownSlice;
     const NAME: &'static str = "EndpointSlices";
     const RESOURCE: GroupVersionResource = slices("v1");
 
-    fn key(object: &DynamicObject) -> ServiceName {
+    fn key(object: &DynamicObject) -> ObjectName {
         objects::name(object)
     }
 
@@ -204,7 +204,7 @@ impl Kind for EndpointSlices {
         objects::slice(object)
     }
 
-    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ServiceName, KnownSlice> {
+    fn all(known: &mut KnownObjects) -> &mut BTreeMap<ObjectName, KnownSlice> {
         &mut known.slices
     }
 }

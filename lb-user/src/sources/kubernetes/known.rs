@@ -8,21 +8,21 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::hypershift::KnownHosted;
-use crate::config::{PortOfService, ServiceName, ServicePort};
+use crate::config::{ObjectName, PortOfService, ServicePort};
 
 /// Its services and nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KnownObjects {
-    pub(super) services: BTreeMap<ServiceName, KnownService>,
+    pub(super) services: BTreeMap<ObjectName, KnownService>,
     pub(super) nodes: BTreeMap<String, KnownNode>,
     /// By namespace and name.
-    pub(super) slices: BTreeMap<ServiceName, KnownSlice>,
+    pub(super) slices: BTreeMap<ObjectName, KnownSlice>,
     /// Only where hosted clusters are wanted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) hosted_clusters: BTreeMap<ServiceName, KnownHosted>,
+    pub(super) hosted_clusters: BTreeMap<ObjectName, KnownHosted>,
     /// The host of each Route, only where hosted clusters are wanted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) routes: BTreeMap<ServiceName, String>,
+    pub(super) routes: BTreeMap<ObjectName, String>,
 }
 
 /// A Service.
@@ -55,7 +55,7 @@ pub(super) struct KnownNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KnownSlice {
     /// Of which it is a part, if it says so.
-    pub(super) service: Option<ServiceName>,
+    pub(super) service: Option<ObjectName>,
     /// With an endpoint that is ready.
     pub(super) nodes: BTreeSet<String>,
 }
@@ -91,7 +91,7 @@ impl KnownObjects {
         found.collect()
     }
 
-    fn has_endpoint(&self, service: &ServiceName, node: &str) -> bool {
+    fn has_endpoint(&self, service: &ObjectName, node: &str) -> bool {
         let mut slices = self.slices.values();
         slices.any(|slice| slice.service.as_ref() == Some(service) && slice.nodes.contains(node))
     }
@@ -112,7 +112,7 @@ impl KnownService {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> ServiceName {
+    fn name(text: &str) -> ObjectName {
         text.to_owned().try_into().unwrap()
     }
 

@@ -35,7 +35,7 @@ pub(crate) use self::{
     hypershift::FoundHosted, kept::KeptClusters, known::FoundNode, view::StatusOutcome,
 };
 use crate::{
-    config::{KubernetesCluster, ServiceName, ServicePort},
+    config::{KubernetesCluster, ObjectName, ServicePort},
     system::privileges,
 };
 
@@ -180,7 +180,7 @@ impl Kubernetes {
     }
 
     /// What has become of the status of each Service that is to have VIPs there: cluster, Service, and that.
-    pub(crate) fn statuses(&self) -> Vec<(String, ServiceName, StatusOutcome)> {
+    pub(crate) fn statuses(&self) -> Vec<(String, ObjectName, StatusOutcome)> {
         let clusters = self.followed.iter().flat_map(|(cluster, followed)| {
             let statuses = followed.view.borrow().statuses().clone();
             let of_cluster = statuses.into_iter();
@@ -202,7 +202,7 @@ impl Kubernetes {
     }
 
     /// Whether a cluster is known to have a Service.
-    pub(crate) fn has_service(&self, cluster: &str, service: &ServiceName) -> bool {
+    pub(crate) fn has_service(&self, cluster: &str, service: &ObjectName) -> bool {
         self.followed.get(cluster).is_some_and(|followed| {
             let view = followed.view.borrow();
             view.known()

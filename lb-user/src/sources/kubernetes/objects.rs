@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use serde::Deserialize;
 
 use super::known::{KnownNode, KnownPort, KnownService, KnownSlice};
-use crate::config::ServiceName;
+use crate::config::ObjectName;
 
 /// The label of a node that external load balancers leave out, whatever its value
 /// (<https://kubernetes.io/docs/reference/labels-annotations-taints/>).
@@ -96,9 +96,9 @@ struct EndpointConditions {
 }
 
 /// Namespace and name; a Node has no namespace.
-pub(super) fn name(object: &DynamicObject) -> ServiceName {
+pub(super) fn name(object: &DynamicObject) -> ObjectName {
     let metadata = &object.metadata;
-    ServiceName {
+    ObjectName {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
     }
@@ -149,7 +149,7 @@ pub(super) fn node(object: DynamicObject) -> serde_json::Result<KnownNode> {
 ///
 /// When it is none.
 pub(super) fn slice(object: DynamicObject) -> serde_json::Result<KnownSlice> {
-    let ServiceName { namespace, .. } = name(&object);
+    let ObjectName { namespace, .. } = name(&object);
     let mut labels = object.metadata.labels.unwrap_or_default();
     let EndpointSlice { endpoints } = serde_json::from_value(object.data)?;
     // Not ready is only what says so.
@@ -163,7 +163,7 @@ pub(super) fn slice(object: DynamicObject) -> serde_json::Result<KnownSlice> {
         .collect();
     let service = labels.remove(SERVICE_NAME);
     Ok(KnownSlice {
-        service: service.map(|name| ServiceName { namespace, name }),
+        service: service.map(|name| ObjectName { namespace, name }),
         nodes,
     })
 }

@@ -20,16 +20,16 @@ use super::{
     status::{ServiceStatus, StatusVerdict},
     view::StatusOutcome,
 };
-use crate::config::{LoadBalancer, ServiceName};
+use crate::config::{LoadBalancer, ObjectName};
 
 /// The Service has changed since it was seen: the change is on its way.
 const CONFLICT: u16 = 409;
 
 /// The VIPs that each Service is to have.
-pub(super) type Wanted = BTreeMap<ServiceName, Vec<IpAddr>>;
+pub(super) type Wanted = BTreeMap<ObjectName, Vec<IpAddr>>;
 
 /// The Services that are to have VIPs, as they were seen last.
-pub(super) type Seen = BTreeMap<ServiceName, ServiceStatus>;
+pub(super) type Seen = BTreeMap<ObjectName, ServiceStatus>;
 
 /// By Service, in the order of the file.
 pub(super) fn wanted(load_balancers: &[LoadBalancer]) -> Wanted {
@@ -94,7 +94,7 @@ struct StatusWriter<'c> {
     /// What nothing is to be done about.
     judged: Seen,
     /// What was written.
-    written: BTreeSet<ServiceName>,
+    written: BTreeSet<ObjectName>,
 }
 
 impl StatusWriter<'_> {
@@ -126,7 +126,7 @@ impl StatusWriter<'_> {
     /// None of a Service that is not this one any more.
     async fn take(
         &mut self,
-        name: &ServiceName,
+        name: &ObjectName,
         status: &ServiceStatus,
         vips: &[IpAddr],
     ) -> Option<StatusOutcome> {

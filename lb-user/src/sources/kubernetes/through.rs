@@ -57,11 +57,11 @@ impl Through {
 mod tests {
     use super::*;
     use crate::{
-        config::{PortOfService, ServiceName},
+        config::{ObjectName, PortOfService},
         sources::kubernetes::known::{KnownNode, KnownObjects, KnownPort, KnownService},
     };
 
-    fn name() -> ServiceName {
+    fn name() -> ObjectName {
         "a/kas".to_owned().try_into().unwrap()
     }
 

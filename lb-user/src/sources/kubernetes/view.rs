@@ -10,7 +10,7 @@ use super::{
     kinds::{EndpointSlices, HostedClusterObjects, Kind, Nodes, Routes, Services},
     known::KnownObjects,
 };
-use crate::config::ServiceName;
+use crate::config::ObjectName;
 
 /// The kinds of objects that are followed of each cluster.
 const KINDS: [&str; 3] = [Services::NAME, Nodes::NAME, EndpointSlices::NAME];
@@ -31,7 +31,7 @@ pub(super) struct ClusterView {
     /// What does not answer.
     errors: BTreeMap<&'static str, Trouble>,
     /// What has become of the status of each Service that is to have VIPs there.
-    statuses: BTreeMap<ServiceName, StatusOutcome>,
+    statuses: BTreeMap<ObjectName, StatusOutcome>,
 }
 
 /// What has become of the status of a Service.
@@ -129,7 +129,7 @@ impl ClusterView {
     }
 
     /// What has become of a status. Whether anything differs: one that was written has what is wanted.
-    pub(super) fn note_status(&mut self, service: ServiceName, outcome: StatusOutcome) -> bool {
+    pub(super) fn note_status(&mut self, service: ObjectName, outcome: StatusOutcome) -> bool {
         let before = self.statuses.get(&service);
         let was_written = matches!(before, Some(StatusOutcome::Written(_)));
         if before == Some(&outcome) || (was_written && outcome == StatusOutcome::Has) {
@@ -140,7 +140,7 @@ impl ClusterView {
     }
 
     /// What has become of the status of each Service that is to have VIPs there, as far as it was seen.
-    pub(super) const fn statuses(&self) -> &BTreeMap<ServiceName, StatusOutcome> {
+    pub(super) const fn statuses(&self) -> &BTreeMap<ObjectName, StatusOutcome> {
         &self.statuses
     }
 

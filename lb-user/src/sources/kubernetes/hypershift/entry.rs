@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::{FoundHosted, FoundPart, control_plane};
-use crate::config::{HostedClusters, ServiceName};
+use crate::config::{HostedClusters, ObjectName};
 
 impl FoundHosted {
     /// The Services that wait for the VIP in their status.
-    pub(crate) fn load_balancers(&self) -> Vec<ServiceName> {
+    pub(crate) fn load_balancers(&self) -> Vec<ObjectName> {
         let parts = self.parts.iter();
         let parts = parts.filter(|part| part.strategy == "LoadBalancer");
         parts.map(|part| part.service.clone()).collect()

@@ -54,6 +54,8 @@ pub(crate) enum StatusOutcome {
 pub(super) struct Trouble {
     pub(super) words: String,
     pub(super) since: Instant,
+    /// When it was noted last.
+    last: Instant,
 }
 
 impl ClusterView {
@@ -81,9 +83,12 @@ impl ClusterView {
         self.is_kept || kinds.iter().all(|kind| self.listed.contains(kind))
     }
 
-    /// What does not answer for the longest time.
-    pub(super) fn trouble(&self) -> Option<&Trouble> {
-        self.errors.values().min_by_key(|trouble| trouble.since)
+    /// Since when not all of it answers, and the reason that was noted last.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let all = self.errors.values();
+        let since = all.clone().map(|trouble| trouble.since).min()?;
+        let latest = all.max_by_key(|trouble| trouble.last)?.clone();
+        Some(Trouble { since, ..latest })
     }
 
     /// A list is whole: it takes the place of what was known. Of an object that could not be read that stays. Whether
@@ -153,11 +158,9 @@ impl ClusterView {
 
     /// It was not. Nothing of what is known differs.
     pub(super) fn note_error(&mut self, what: &'static str, words: String) -> bool {
-        let since = self
-            .errors
-            .get(what)
-            .map_or_else(Instant::now, |trouble| trouble.since);
-        self.errors.insert(what, Trouble { words, since });
+        let last = Instant::now();
+        let since = self.errors.get(what).map_or(last, |trouble| trouble.since);
+        self.errors.insert(what, Trouble { words, since, last });
         false
     }
 }
@@ -243,6 +246,9 @@ mod tests {
             (trouble.words.as_str(), trouble.since),
             ("forbidden", since)
         );
+        view.note_error(API, "reset".to_owned());
+        let trouble = view.trouble().unwrap();
+        assert_eq!((trouble.words.as_str(), trouble.since), ("reset", since));
         view.note_good(Services::NAME);
         assert!(view.trouble().is_some());
         view.put::<Nodes>("n1".to_owned(), node(true));

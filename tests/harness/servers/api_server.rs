@@ -19,6 +19,24 @@ use crate::{netns::Netns, poll, process, process::Process};
 const START: Duration = Duration::from_secs(60);
 /// Where that of a hub listens.
 const LOOPBACK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 6443);
+/// The groups that tests use, and those without which it is not ready.
+const GROUPS: [&str; 12] = [
+    "v1",
+    "admissionregistration.k8s.io/v1",
+    "apiextensions.k8s.io/v1",
+    "apiregistration.k8s.io/v1",
+    "authentication.k8s.io/v1",
+    "authorization.k8s.io/v1",
+    "discovery.k8s.io/v1beta1",
+    "networking.k8s.io/v1",
+    "node.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1",
+    "scheduling.k8s.io/v1",
+    "storage.k8s.io/v1",
+];
+/// Where it says that it is ready, but for the objects that it makes itself.
+const READY: &str = "/readyz?exclude=poststarthook/rbac/bootstrap-roles\
+                     &exclude=poststarthook/scheduling/bootstrap-system-priority-classes";
 const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_PEER: &str = "http://127.0.0.1:2380";
 /// Users with a token each: the administrator, and the ServiceAccount of `config/kubernetes`.
@@ -125,6 +143,7 @@ impl<'t> ApiServer<'t> {
             format!("--tls-private-key-file={}", file("server.key")),
             format!("--cert-dir={}", self.folder.display()),
             format!("--token-auth-file={}", file("tokens.csv")),
+            format!("--client-ca-file={}", file("clients.crt")),
             "--authorization-mode=RBAC".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", file("accounts.pub")),
@@ -135,6 +154,12 @@ impl<'t> ApiServer<'t> {
             "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
             "--service-node-port-range=30000-32767".to_owned(),
             "--disable-admission-plugins=ServiceAccount".to_owned(),
+            // Half of the time until it answers is for groups that no test uses.
+            format!(
+                "--runtime-config=api/all=false,{}",
+                GROUPS.join("=true,") + "=true"
+            ),
+            "--enable-priority-and-fairness=false".to_owned(),
         ];
         let server = start(
             self.netns,
@@ -151,9 +176,24 @@ impl<'t> ApiServer<'t> {
                 "it has ended: {}",
                 server.stderr()
             );
-            let ready = self.kubectl(&["get", "--raw=/readyz"]);
-            Ok(ready.is_ok_and(|text| text == "ok").then_some(()))
+            Ok(self.is_ready(READY).then_some(()))
         })
+    }
+
+    /// Waits until it has its own roles, too, after which it is ready for the tests.
+    ///
+    /// # Errors
+    ///
+    /// When it does not have them in time.
+    pub fn wait_for_roles(&self) -> Result<()> {
+        poll::until("roles of the API server", START, || {
+            Ok(self.is_ready("/readyz").then_some(()))
+        })
+    }
+
+    fn is_ready(&self, path: &str) -> bool {
+        let ready = self.kubectl(&["get", "--raw", path]);
+        ready.is_ok_and(|text| text == "ok")
     }
 
     /// The same, at another port.
@@ -195,6 +235,33 @@ impl<'t> ApiServer<'t> {
         self.write_kubeconfig("lb", server, &token)
     }
 
+    /// The kubeconfig of an administrator with a certificate, as HyperShift has it in a Secret: with this server and no files.
+    ///
+    /// # Errors
+    ///
+    /// When one of its files cannot be read.
+    pub fn admin_kubeconfig(&self, server: &str) -> Result<Value> {
+        let data = |name: &str| -> Result<String> {
+            let mut base64 = Command::new("base64");
+            process::succeed(base64.arg("--wrap=0").arg(self.folder.join(name)))
+        };
+        let user = json!({
+            "client-certificate-data": data("admin.crt")?,
+            "client-key-data": data("admin.key")?,
+        });
+        let authority = json!({ "certificate-authority-data": data("server.crt")? });
+        Ok(kubeconfig("admin", server, &authority, &user))
+    }
+
+    /// From the next start on administrators have other certificates.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be made.
+    pub fn renew_admin(&self) -> Result<()> {
+        make_admin(&self.folder)
+    }
+
     fn url(&self) -> String {
         format!("https://{}", self.at)
     }
@@ -219,15 +286,8 @@ impl<'t> ApiServer<'t> {
 
     fn write_kubeconfig(&self, user: &str, server: &str, credentials: &Value) -> Result<PathBuf> {
         let path = self.folder.join(format!("{user}.kubeconfig"));
-        let authority = self.folder.join("server.crt");
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "k", "cluster": { "server": server, "certificate-authority": authority } }],
-            "users": [{ "name": user, "user": credentials }],
-            "contexts": [{ "name": "k", "context": { "cluster": "k", "user": user } }],
-            "current-context": "k",
-        });
+        let authority = json!({ "certificate-authority": self.folder.join("server.crt") });
+        let config = kubeconfig(user, server, &authority, credentials);
         std::fs::write(&path, config.to_string())?;
         Ok(path)
     }
@@ -274,7 +334,7 @@ impl<'t> ApiServer<'t> {
         self.kubectl(&words).map(drop)
     }
 
-    /// What of all these `lb` may do in a namespace, as `VERB RESOURCE`.
+    /// What of all these `lb` may do in a namespace, as `VERB RESOURCE`; a resource is `NAME[.GROUP][/SUBRESOURCE][:OBJECT]`.
     ///
     /// # Errors
     ///
@@ -285,39 +345,26 @@ impl<'t> ApiServer<'t> {
         verbs: &[&str],
         resources: &[&str],
     ) -> Result<Vec<String>> {
-        let mut granted = Vec::new();
-        for resource in resources {
-            let (path, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let (name, group) = path.split_once('.').unwrap_or((path, ""));
-            let reviews = verbs.iter().map(|verb| {
-                let attributes = json!({
-                    "namespace": namespace,
-                    "verb": verb,
-                    "group": group,
-                    "resource": name,
-                    "subresource": subresource,
-                });
-                json!({
-                    "apiVersion": "authorization.k8s.io/v1",
-                    "kind": "SubjectAccessReview",
-                    "spec": { "user": LB, "resourceAttributes": attributes },
-                })
-            });
-            let list =
-                json!({ "apiVersion": "v1", "kind": "List", "items": reviews.collect::<Vec<_>>() });
-            let file = self.folder.join("reviews.json");
-            std::fs::write(&file, list.to_string())?;
-            let file = file.display().to_string();
-            let text = self.kubectl(&["create", "--filename", &file, "--output", "json"])?;
-            for review in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
-                let review = review.context("read what kubectl says")?;
-                if review["status"]["allowed"] == true {
-                    let verb = &review["spec"]["resourceAttributes"]["verb"];
-                    granted.push(format!("{} {resource}", verb.as_str().unwrap_or_default()));
-                }
-            }
-        }
-        Ok(granted)
+        let each = |resource| verbs.iter().map(move |verb| (*verb, resource));
+        let asked: Vec<(&str, &&str)> = resources.iter().flat_map(each).collect();
+        let reviews = asked
+            .iter()
+            .map(|(verb, resource)| review(namespace, verb, resource));
+        let list =
+            json!({ "apiVersion": "v1", "kind": "List", "items": reviews.collect::<Vec<_>>() });
+        let file = self.folder.join("reviews.json");
+        std::fs::write(&file, list.to_string())?;
+        let file = file.display().to_string();
+        let text = self.kubectl(&["create", "--filename", &file, "--output", "json"])?;
+        let answers = serde_json::Deserializer::from_str(&text).into_iter();
+        let answers = answers.collect::<Result<Vec<Value>, _>>();
+        let answers = answers.context("read what kubectl says")?;
+        ensure!(answers.len() == asked.len(), "an answer to each review");
+        let granted = asked.iter().zip(answers);
+        let granted = granted.filter(|(_, answer)| answer["status"]["allowed"] == true);
+        Ok(granted
+            .map(|((verb, resource), _)| format!("{verb} {resource}"))
+            .collect())
     }
 
     /// Changes the status of an object by a strategic merge patch, as its controller would; `object` is below the API's root.
@@ -367,6 +414,26 @@ impl<'t> ApiServer<'t> {
     }
 }
 
+/// Whether `lb` may do that.
+fn review(namespace: &str, verb: &str, resource: &str) -> Value {
+    let (path, object) = resource.split_once(':').unwrap_or((resource, ""));
+    let (path, subresource) = path.split_once('/').unwrap_or((path, ""));
+    let (name, group) = path.split_once('.').unwrap_or((path, ""));
+    let attributes = json!({
+        "namespace": namespace,
+        "verb": verb,
+        "group": group,
+        "resource": name,
+        "subresource": subresource,
+        "name": object,
+    });
+    json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": { "user": LB, "resourceAttributes": attributes },
+    })
+}
+
 fn kill(mut process: Process) -> Result<()> {
     process.signal(Signal::SIGKILL)?;
     process.wait_for_end(Duration::from_secs(10)).map(drop)
@@ -390,19 +457,48 @@ fn start(
     Process::start(&netns.path(), folder, name, program, &words)
 }
 
-/// A certificate of the server for its address and a name, and a pair of keys for service accounts.
+fn kubeconfig(user: &str, server: &str, authority: &Value, credentials: &Value) -> Value {
+    let mut cluster = authority.clone();
+    cluster["server"] = server.into();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "k", "cluster": cluster }],
+        "users": [{ "name": user, "user": credentials }],
+        "contexts": [{ "name": "k", "context": { "cluster": "k", "user": user } }],
+        "current-context": "k",
+    })
+}
+
+/// A new key with a certificate, which signs itself unless there is an authority.
+const NEW_KEY: &str = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
+
+fn openssl(folder: &Path, words: &str) -> Result<()> {
+    let mut openssl = Command::new("openssl");
+    openssl.current_dir(folder).args(words.split(' '));
+    process::succeed(&mut openssl).map(drop)
+}
+
+/// A certificate of an administrator, and the authority of the clients.
+fn make_admin(folder: &Path) -> Result<()> {
+    let authority = format!("{NEW_KEY} -subj /CN=clients -keyout clients.key -out clients.crt");
+    openssl(folder, &authority)?;
+    let admin = format!(
+        "{NEW_KEY} -subj /O=system:masters/CN=system:admin -CA clients.crt -CAkey clients.key \
+         -addext basicConstraints=critical,CA:FALSE -keyout admin.key -out admin.crt"
+    );
+    openssl(folder, &admin)
+}
+
+/// A certificate of the server for its address and a name, those of an administrator, and a pair of keys for service accounts.
 fn make_keys(folder: &Path, address: Ipv4Addr, name: &str) -> Result<()> {
-    let openssl = |words: &str| {
-        let mut openssl = Command::new("openssl");
-        openssl.current_dir(folder).args(words.split(' '));
-        process::succeed(&mut openssl).map(drop)
-    };
-    openssl(&format!(
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=kube-apiserver \
-         -addext subjectAltName=IP:{address},DNS:{name} -addext basicConstraints=critical,CA:FALSE -keyout server.key \
-         -out server.crt"
-    ))?;
-    openssl("genrsa -out accounts.key 2048")?;
-    openssl("rsa -in accounts.key -pubout -out accounts.pub")?;
+    let server = format!(
+        "{NEW_KEY} -subj /CN=kube-apiserver -addext subjectAltName=IP:{address},DNS:{name} \
+         -addext basicConstraints=critical,CA:FALSE -keyout server.key -out server.crt"
+    );
+    openssl(folder, &server)?;
+    make_admin(folder)?;
+    openssl(folder, "genrsa -out accounts.key 2048")?;
+    openssl(folder, "rsa -in accounts.key -pubout -out accounts.pub")?;
     std::fs::write(folder.join("tokens.csv"), tokens("lb")).context("write the tokens")
 }

@@ -16,8 +16,12 @@ const MAX_PORT_NAME: usize = 63;
 pub struct KubernetesCluster {
     /// Unique; lower-case letters, digits and `-`.
     pub name: String,
-    /// Absolute.
-    pub kubeconfig: PathBuf,
+    /// With what it is asked.
+    #[serde(flatten)]
+    pub credentials: Credentials,
+    /// Whether its Secrets may be the credentials of others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub secrets: bool,
     /// The port of a Service of another cluster at whose nodes the API is reached; none: the server of the kubeconfig is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<ServicePort>,
@@ -27,6 +31,17 @@ pub struct KubernetesCluster {
     /// The hosted clusters that it has, and that become `clusters`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosted_clusters: Vec<HostedClusters>,
+}
+
+/// Where a kubeconfig is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Credentials {
+    /// A file, by its absolute path.
+    #[serde(rename = "kubeconfig")]
+    File(PathBuf),
+    /// A Secret of the cluster through which the API is reached.
+    #[serde(rename = "secret")]
+    Secret(ObjectName),
 }
 
 /// A VIP in the status of a Service of type LoadBalancer. One Service may have several.
@@ -77,9 +92,9 @@ impl fmt::Display for ServicePort {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectName {
-    /// Of the service.
+    /// Of the object.
     pub namespace: String,
-    /// Unique in the namespace.
+    /// Unique in the namespace for its kind.
     pub name: String,
 }
 
@@ -122,8 +137,17 @@ impl fmt::Display for PortOfService {
     }
 }
 
-/// Reads `NAMESPACE/NAME`.
+/// Reads the name of a Service.
 pub(super) fn service_name(text: &str) -> Result<ObjectName, String> {
+    object_name(text, "service", "clusters-tenant-a/kube-apiserver")
+}
+
+/// Reads the name of a Secret.
+pub(super) fn secret_name(text: &str) -> Result<ObjectName, String> {
+    object_name(text, "secret", "clusters/tenant-a-admin-kubeconfig")
+}
+
+fn object_name(text: &str, kind: &str, example: &str) -> Result<ObjectName, String> {
     let both = text.split_once('/');
     match both.filter(|(namespace, name)| is_label(namespace) && is_object(name)) {
         Some((namespace, name)) => Ok(ObjectName {
@@ -131,7 +155,7 @@ pub(super) fn service_name(text: &str) -> Result<ObjectName, String> {
             name: name.to_owned(),
         }),
         None => Err(format!(
-            "{} is not a service; expected NAMESPACE/NAME, such as clusters-tenant-a/kube-apiserver",
+            "{} is not a {kind}; expected NAMESPACE/NAME, such as {example}",
             quote(text)
         )),
     }

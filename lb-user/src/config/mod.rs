@@ -58,7 +58,10 @@ pub use self::{
     authorities::Authorities,
     bearer_token::BearerToken,
     check::{Check, Get, Tls},
-    discover::{Discover, KubernetesCluster, LoadBalancer, ObjectName, PortOfService, ServicePort},
+    discover::{
+        Credentials, Discover, KubernetesCluster, LoadBalancer, ObjectName, PortOfService,
+        ServicePort,
+    },
     health::{Health, JITTER_PERCENT, OnDead},
     hosted::{HostedCluster, HostedClusters, HostedName, VipRange, with_hosted},
     kept::Kept,

@@ -12,6 +12,7 @@ use super::{FOLLOWED, Hub, NAMESPACE, PORTS};
 fn d13_the_roles_have_the_verbs_that_are_used_and_no_others() -> Result<()> {
     let topology = Topology::poc()?;
     let hub = Hub::new(&topology)?;
+    hub.api.wait_for_roles()?;
     hub.api.grant("load-balancer.yaml", NAMESPACE)?;
     let verbs = [
         "get",
@@ -36,6 +37,8 @@ fn d13_the_roles_have_the_verbs_that_are_used_and_no_others() -> Result<()> {
         "nodes/status",
         "nodes/proxy",
         "secrets",
+        "secrets:tenant-a-admin-kubeconfig",
+        "secrets:tenant-b-admin-kubeconfig",
         "configmaps",
         "pods",
         "pods/exec",
@@ -56,8 +59,16 @@ fn d13_the_roles_have_the_verbs_that_are_used_and_no_others() -> Result<()> {
     hub.api.grant("hosted-clusters.yaml", "lb")?;
     let mut wanted = read(&resources[..5]);
     assert_eq!(hub.api.granted("default", &verbs, &resources)?, wanted);
-    wanted.push("patch services/status".to_owned());
-    assert_eq!(hub.api.granted(NAMESPACE, &verbs, &resources)?, wanted);
+    let mut of_the_namespace = wanted.clone();
+    of_the_namespace.push("patch services/status".to_owned());
+    assert_eq!(
+        hub.api.granted(NAMESPACE, &verbs, &resources)?,
+        of_the_namespace
+    );
+    hub.api.kubectl(&["create", "namespace", "clusters"])?;
+    hub.api.grant("secret.yaml", "clusters")?;
+    wanted.push("get secrets:tenant-a-admin-kubeconfig".to_owned());
+    assert_eq!(hub.api.granted("clusters", &verbs, &resources)?, wanted);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use super::{
     values::parsed,
 };
 use crate::config::{
-    discover::{ObjectName, PortOfService, namespace, port_of_service, service_name},
+    discover::{ObjectName, PortOfService, namespace, port_of_service, secret_name, service_name},
     hosted::{HostedName, VipRange, hosted_name, vip_range},
     list::List,
     place::{At, Location},
@@ -22,7 +22,13 @@ section! {
     struct RawKubernetes = "cluster of Kubernetes" {
         /// The kubeconfig, by its path from the root: the server, its authority, and a token, a file with one, or a client
         /// certificate. No other user may read it. The token of a file is read again when it has changed.
-        required kubeconfig: File,
+        required[unless(secret)] kubeconfig: File,
+        /// The Secret of the cluster in `through` whose key `kubeconfig` is the kubeconfig, as `NAMESPACE/NAME`, instead of a
+        /// file: HyperShift makes one for the administrator of each hosted cluster. It is read with each connection, kept in
+        /// memory only, and may name no files.
+        optional secret: Secret,
+        /// Whether `secret` of other clusters may name Secrets of this one.
+        optional secrets: Flag = "false",
         /// The port of a Service of another cluster through which the API is reached: at any of its nodes, instead of the
         /// server in the kubeconfig, whose host name the API's certificate must have. So a hosted cluster is reached at the
         /// nodes of its hub.
@@ -114,6 +120,7 @@ kinds! {
     LoadBalancers("list of mappings", RawLoadBalancer): List<At<RawLoadBalancer>> = load_balancers;
     Namespace("name"): Option<At<String>> = parsed(namespace);
     Service("`NAMESPACE/NAME`"): Option<At<ObjectName>> = parsed(service_name);
+    Secret("`NAMESPACE/NAME`"): Option<At<ObjectName>> = parsed(secret_name);
     Port("name or number"): Option<At<PortOfService>> = parsed(port_of_service);
 }
 

@@ -153,3 +153,54 @@ fn what_is_expanded_means_the_same() {
     let text = expanded::text(&config, &Origins::default()).unwrap();
     assert_eq!(parse("lb.yaml", &text).unwrap(), config, "{text}");
 }
+
+/// A hub with these keys, and a hosted cluster with those.
+fn with_secret(hub: &str, hosted: &str) -> String {
+    format!("kubernetes: {{ hub: {{ kubeconfig: /etc/lb/hub{hub} }}, a: {{ {hosted} }} }}")
+}
+
+#[test]
+fn a_hosted_cluster_is_known_by_a_secret_of_its_hub() {
+    let through = "through: { cluster: hub, service: a/kas, port: client }";
+    let secret = format!("secret: clusters/a-admin, {through}");
+    let config = accepted(&[(12, &with_secret(", secrets: true", &secret))]);
+    let [hub, hosted] = &config.kubernetes[..] else {
+        panic!("two");
+    };
+    assert!(hub.secrets && !hosted.secrets);
+    let name = "clusters/a-admin".to_owned().try_into().unwrap();
+    assert_eq!(hosted.credentials, Credentials::Secret(name));
+    let text = expanded::text(&config, &Origins::default()).unwrap();
+    assert_eq!(parse("lb.yaml", &text).unwrap(), config, "{text}");
+
+    let key = "kubernetes.a.secret";
+    for (hub, hosted, key, words) in [
+        (
+            "",
+            &*secret,
+            key,
+            "cluster hub lets no Secret be read; expected `secrets: true` there",
+        ),
+        (
+            ", secrets: true",
+            "secret: clusters/a-admin",
+            key,
+            "expected with `through`",
+        ),
+        (
+            ", secrets: true",
+            &format!("secret: a-admin, {through}"),
+            key,
+            "is not a secret; expected NAMESPACE/NAME",
+        ),
+        (
+            ", secrets: true",
+            &format!("{secret}, kubeconfig: /etc/lb/a"),
+            "kubernetes.a.kubeconfig",
+            "there is `secret`, too; expected one of them",
+        ),
+        ("", "secrets: true", "kubernetes.a.kubeconfig", "missing"),
+    ] {
+        refused(&[(12, &with_secret(hub, hosted))], key, words);
+    }
+}

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::config::{
-    discover::{Discover, KubernetesCluster, LoadBalancer, ServicePort},
+    discover::{Credentials, Discover, KubernetesCluster, LoadBalancer, ServicePort},
     hosted::{HostedClusters, VipRange},
     list::{List, Named},
     model::{Network, any},
@@ -32,16 +32,47 @@ pub(super) fn clusters(
     let clusters = raw.elements.iter().filter_map(|named| {
         let through = named.value.through.as_ref();
         let through = through.and_then(|at| through_other(at, raw, &names, findings));
-        let at = named.value.kubeconfig.as_ref()?;
         Some(KubernetesCluster {
             name: named.name.clone(),
             through,
-            kubeconfig: names::file_path(at, "/etc/lb/hub.kubeconfig", findings)?,
+            credentials: credentials(&named.value, raw, findings)?,
+            secrets: value_of(&named.value.secrets),
             load_balancers: load_balancers(&named.value.load_balancers, services, findings),
             hosted_clusters: hosted_clusters(&named.value.hosted_clusters, networks, findings),
         })
     });
     clusters.collect()
+}
+
+/// A file, or a Secret of a cluster that lets its Secrets be read.
+fn credentials(
+    cluster: &RawKubernetes,
+    raw: &List<Named<RawKubernetes>>,
+    findings: &mut Findings,
+) -> Option<Credentials> {
+    let Some(secret) = &cluster.secret else {
+        let file = cluster.kubeconfig.as_ref()?;
+        return names::file_path(file, "/etc/lb/hub.kubeconfig", findings).map(Credentials::File);
+    };
+    if let Some(file) = &cluster.kubeconfig {
+        findings.add(&file.place, "there is `secret`, too; expected one of them");
+    }
+    let Some(through) = &cluster.through else {
+        let words = "expected with `through`, whose cluster has the Secret";
+        findings.add(&secret.place, words);
+        return None;
+    };
+    let hub = through.value.cluster.as_ref()?;
+    let mut all = raw.elements.iter();
+    let known = all.find(|named| named.name == hub.value);
+    if known.is_some_and(|hub| !value_of(&hub.value.secrets)) {
+        let words = format!(
+            "cluster {} lets no Secret be read; expected `secrets: true` there",
+            hub.value
+        );
+        findings.add(&secret.place, words);
+    }
+    Some(Credentials::Secret(secret.value.clone()))
 }
 
 /// Through which Service a cluster is reached: one of a cluster that is reached itself.

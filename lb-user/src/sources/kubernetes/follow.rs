@@ -2,22 +2,14 @@
 //! whole, which then takes its place at once.
 
 use std::{
-    collections::BTreeMap,
-    future, mem,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    pin::pin,
-    sync::Arc,
-    time::{Duration, SystemTime},
+    collections::BTreeMap, future, mem, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
-use anyhow::{Error, Result, ensure};
+use anyhow::{Error, Result};
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use futures_util::StreamExt as _;
 use kube::{
-    Api, Client, Config,
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig},
+    Api, Client,
     core::{ApiResource, DynamicObject, Status},
     runtime::watcher::{self, Event, watcher},
 };
@@ -27,18 +19,15 @@ use tokio::{
 };
 
 use super::{
-    bounded,
+    connect,
     kinds::{EndpointSlices, HostedClusterObjects, Kind, Nodes, Routes, Services},
+    kubeconfig::{KubeconfigSource, WatchedFiles},
     status_writer::{self, Seen},
     through::Through,
     view::{API, ClusterView, MAX_OBJECTS, too_many},
 };
 use crate::config::KubernetesCluster;
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the API may say nothing: longer than a request for changes stays open.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request for changes stays open, in seconds: the API ends it then, and a connection that is dead is noticed 5 s
 /// later.
 const WATCH_SECONDS: u32 = 20;
@@ -48,8 +37,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long after an error silence says that the API answers again.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// How often the kubeconfig and its files are looked at.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The most characters of an error of an API.
 const MAX_WORDS: usize = 500;
 /// The API knows no such kind (any more).
@@ -76,7 +63,12 @@ impl Sink {
 }
 
 /// Follows a cluster, for ever: at its server, or through the nodes of another one.
-pub(super) async fn follow(cluster: KubernetesCluster, mut through: Option<Through>, sink: Sink) {
+pub(super) async fn follow(
+    cluster: KubernetesCluster,
+    mut kubeconfig: KubeconfigSource,
+    mut through: Option<Through>,
+    sink: Sink,
+) {
     let wanted = status_writer::wanted(&cluster.load_balancers);
     let mut pauses = pauses();
     for turn in 0.. {
@@ -86,7 +78,7 @@ pub(super) async fn follow(cluster: KubernetesCluster, mut through: Option<Throu
             .map(|through| through.node(turn))
             .transpose();
         let connected = match &node {
-            Ok(node) => connect(&cluster.kubeconfig, *node, &mut files).await,
+            Ok(node) => connect(&mut kubeconfig, *node, &mut files).await,
             Err(words) => Err(Error::msg(words.clone())),
         };
         match connected {
@@ -134,44 +126,14 @@ async fn gone(through: Option<&mut Through>, node: Option<SocketAddr>) {
     }
 }
 
-/// A client by a kubeconfig, and the EndpointSlices of the API, which is reached at `node` if there is one. The files that
-/// say what the client is are watched.
+/// A client, and the EndpointSlices of the API, which is reached at `node` if there is one. The files that say what the client
+/// is are watched.
 async fn connect(
-    kubeconfig: &Path,
+    kubeconfig: &mut KubeconfigSource,
     node: Option<SocketAddr>,
     files: &mut WatchedFiles,
 ) -> Result<(Client, ApiResource)> {
-    files.watch(kubeconfig);
-    let file = Kubeconfig::read_from(kubeconfig)?;
-    for named in &file.auth_infos {
-        let Some(user) = &named.auth_info else {
-            continue;
-        };
-        ensure!(
-            user.exec.is_none() && user.auth_provider.is_none(),
-            "user {} of {} has `exec` or `auth-provider`, and lb runs no programs: expected a token, a tokenFile or a client \
-             certificate",
-            named.name,
-            kubeconfig.display()
-        );
-        let named = [&user.token_file, &user.client_certificate, &user.client_key];
-        named
-            .into_iter()
-            .flatten()
-            .for_each(|path| files.watch(path));
-    }
-    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    if let Some(node) = node {
-        let server = mem::replace(&mut config.cluster_url, format!("https://{node}/").parse()?);
-        let name = server.host().map(str::to_owned);
-        config.tls_server_name = config.tls_server_name.or(name);
-    }
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.reset_reader_on_write = true;
-    // Errors are noted, and the pauses after them are bounded here.
-    config.default_retry = false;
-    let client = bounded::client(ClientBuilder::try_from(config)?);
+    let client = connect::client(kubeconfig.read(files).await?, node).await?;
     let slices = match client.list_api_group_resources("discovery.k8s.io/v1").await {
         Ok(_) => EndpointSlices::RESOURCE.resource(),
         Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {
@@ -182,34 +144,6 @@ async fn connect(
         }
     };
     Ok((client, slices))
-}
-
-/// Files, as they were when they were read.
-#[derive(Default)]
-struct WatchedFiles(Vec<(PathBuf, Stamp)>);
-
-impl WatchedFiles {
-    fn watch(&mut self, path: impl Into<PathBuf>) {
-        let path = path.into();
-        let stamp = stamp(&path);
-        self.0.push((path, stamp));
-    }
-
-    /// Returns when one of them is another one.
-    async fn changed(&self) {
-        let is_same = |(path, before): &(PathBuf, Stamp)| stamp(path) == *before;
-        while self.0.iter().all(is_same) {
-            time::sleep(POLL_INTERVAL).await;
-        }
-    }
-}
-
-/// What distinguishes one state of a file from another.
-type Stamp = Option<(SystemTime, u64)>;
-
-fn stamp(path: &Path) -> Stamp {
-    let metadata = path.metadata().ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
 }
 
 /// What the kinds of a cluster are followed with.
@@ -286,7 +220,7 @@ fn code(error: &watcher::Error) -> Option<u16> {
 }
 
 /// The same of any error.
-fn status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
+pub(super) fn status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
     if let Some(watcher::Error::WatchError(status)) = error.downcast_ref() {
         return Some(status);
     }

@@ -1,16 +1,20 @@
 //! Clusters of Kubernetes: where their services are reached, as their APIs say.
 //!
-//! `follow` watches the objects of the `kinds` that matter, in `bounded` answers; `objects` are read into what is `known` of a
-//! cluster, those of HyperShift by `hypershift`, and that is to see as a `view` of the moment. `kept` is on the disk for a start without the API. The `status` of
+//! `connect` makes a client by a `kubeconfig`, of a file or of a `secret` of the hub. `follow` watches the objects of the `kinds`
+//! that matter, in `bounded` answers; `objects` are read into what is `known` of a cluster, those of HyperShift by `hypershift`,
+//! and that is to see as a `view` of the moment. `kept` is on the disk for a start without the API. The `status` of
 //! Services that are to have VIPs there is written by the `status_writer`, and nothing else is.
 
 mod bounded;
+mod connect;
 mod follow;
 mod hypershift;
 mod kept;
 mod kinds;
 mod known;
+mod kubeconfig;
 mod objects;
+mod secret;
 mod status;
 mod status_writer;
 mod through;
@@ -28,6 +32,7 @@ use tokio::{
 
 use self::{
     follow::{Sink, follow},
+    kubeconfig::KubeconfigSource,
     through::Through,
     view::ClusterView,
 };
@@ -121,6 +126,7 @@ impl Kubernetes {
                 continue;
             }
             let handle = self.runtime()?;
+            let kubeconfig = self.kubeconfig(cluster);
             let through = self.through(cluster);
             let view = kept
                 .take(&cluster.name)
@@ -131,7 +137,7 @@ impl Kubernetes {
                 wake: Arc::clone(&self.wake),
                 may_write: self.may_write.subscribe(),
             };
-            let task = handle.spawn(follow(cluster.clone(), through, sink));
+            let task = handle.spawn(follow(cluster.clone(), kubeconfig, through, sink));
             let followed = Followed {
                 cluster: cluster.clone(),
                 view: seen,
@@ -147,6 +153,13 @@ impl Kubernetes {
         let port = cluster.through.clone()?;
         let other = self.followed.get(&port.cluster)?;
         Some(Through::new(port, other.view.clone()))
+    }
+
+    /// Where the kubeconfig of a cluster is.
+    fn kubeconfig(&self, cluster: &KubernetesCluster) -> KubeconfigSource {
+        let through = cluster.through.as_ref();
+        let hub = through.and_then(|port| self.followed.get(&port.cluster));
+        KubeconfigSource::new(cluster, hub.map(|hub| &hub.cluster))
     }
 
     fn runtime(&mut self) -> Result<Handle> {
@@ -218,7 +231,7 @@ impl Kubernetes {
             Some(Unanswered {
                 cluster,
                 age: trouble.since.elapsed(),
-                words: trouble.words.clone(),
+                words: trouble.words,
             })
         });
         clusters.collect()

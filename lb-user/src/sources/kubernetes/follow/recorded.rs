@@ -8,11 +8,14 @@ use std::{
 };
 
 use hyper::{Request, Response};
-use kube::client::Body;
+use kube::client::{Body, ClientBuilder};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{super::bounded::MAX_LINE_BYTES, *};
+use super::{
+    super::bounded::{self, MAX_LINE_BYTES},
+    *,
+};
 
 /// What the API answers to one request after the other, and nothing after the last one.
 #[derive(Clone)]
@@ -321,7 +324,12 @@ async fn too_large_an_answer_of_the_api_of_a_kubeconfig_is_an_error() {
     });
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, kubeconfig.to_string()).unwrap();
-    let connected = connect(file.path(), None, &mut WatchedFiles::default()).await;
+    let connected = connect(
+        &mut KubeconfigSource::File(file.path().to_owned()),
+        None,
+        &mut WatchedFiles::default(),
+    )
+    .await;
     assert_eq!(words(&connected.err().unwrap()), bounded::too_large());
 }
 

@@ -176,7 +176,9 @@ impl<'t> ApiServer<'t> {
                 "it has ended: {}",
                 server.stderr()
             );
-            Ok(self.is_ready(READY).then_some(()))
+            // It makes that by itself, too, a moment later.
+            let has_namespace = || self.kubectl(&["get", "namespace", "default"]).is_ok();
+            Ok((self.is_ready(READY) && has_namespace()).then_some(()))
         })
     }
 
@@ -266,13 +268,14 @@ impl<'t> ApiServer<'t> {
         format!("https://{}", self.at)
     }
 
-    /// Writes the file that has the token of `lb`.
+    /// Writes the file that has the token of `lb`, as `kubectl create token > FILE` does.
     ///
     /// # Errors
     ///
     /// When it cannot be written.
     pub fn write_token(&self, token: &str) -> Result<()> {
-        std::fs::write(self.folder.join("token"), token).context("write the token of lb")
+        std::fs::write(self.folder.join("token"), format!("{token}\n"))
+            .context("write the token of lb")
     }
 
     /// From the next start on `lb` has this token, and no other one.

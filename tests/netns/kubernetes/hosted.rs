@@ -104,6 +104,13 @@ impl<'t> Hosted<'t> {
         self.hub.wait_for_at(APPS_HTTPS, workers, FOLLOWED)
     }
 
+    /// What the administrator's kubeconfig has as its key.
+    fn key(&self) -> Result<String> {
+        let kubeconfig = self.api.admin_kubeconfig(&server())?;
+        let key = kubeconfig["users"][0]["user"]["client-key-data"].as_str();
+        Ok(key.context("the key")?.to_owned())
+    }
+
     /// The hub has the administrator's kubeconfig, with this server, in the Secret.
     fn keep_secret(&self) -> Result<()> {
         let kubeconfig = self.api.admin_kubeconfig(&server())?;
@@ -169,6 +176,7 @@ fn d6_a_hosted_cluster_is_known_by_the_secret_of_its_hub() -> Result<()> {
     hosted.wait_for(&[one.name])?;
 
     // Other certificates: those of before are refused.
+    let key = hosted.key()?;
     hosted.api.kill()?;
     hosted.api.renew_admin()?;
     hosted.api.restart()?;
@@ -184,18 +192,18 @@ fn d6_a_hosted_cluster_is_known_by_the_secret_of_its_hub() -> Result<()> {
     hosted.api.kubectl(&["delete", "node", one.name])?;
     hosted.wait_for(&[two.name])?;
 
-    let kubeconfig = hosted.api.admin_kubeconfig(&server())?;
-    let key = kubeconfig["users"][0]["user"]["client-key-data"].as_str();
-    let key = key.context("the key")?;
     ensure!(
         !kept(&topology, "openshift-ingress/router")?.is_empty(),
         "nothing is kept"
     );
-    assert_eq!(kept(&topology, key)?, "");
-    ensure!(
-        !lb.process().stderr().contains(key),
-        "the key is in the log"
-    );
+    for key in [key, hosted.key()?] {
+        assert_eq!(kept(&topology, &key)?, "");
+        ensure!(!lb.process().stderr().contains(&key), "it is in the log");
+        ensure!(
+            !lb.tell(&["status", "-o", "json"])?.done()?.contains(&key),
+            "it is in the status"
+        );
+    }
     Ok(())
 }
 

@@ -1,12 +1,15 @@
 //! Kubeconfigs: of a file, which is watched, or of a Secret.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
 use anyhow::{Context as _, Error, Result, ensure};
-use kube::config::{AuthInfo, Cluster, Kubeconfig, NamedAuthInfo};
+use hyper::header::HeaderValue;
+use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError, NamedAuthInfo};
+use secrecy::ExposeSecret as _;
 use tokio::time;
 
 use super::secret::HubSecret;
@@ -49,15 +52,21 @@ impl KubeconfigSource {
     }
 }
 
-/// The kubeconfig of a file.
+/// The kubeconfig of a file, with the tokens of the files that it names.
 ///
 /// # Errors
 ///
-/// If it cannot be read, or its user is known by a program.
+/// If it or a token cannot be read, or a user is known by a program. Nothing of what is secret is in the words.
 pub(super) fn of_file(path: &Path, files: &mut WatchedFiles) -> Result<Kubeconfig> {
     files.watch(path);
-    let kubeconfig = Kubeconfig::read_from(path)?;
-    for (name, user) in users(&kubeconfig) {
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| unreadable(path, error))?;
+    for NamedAuthInfo {
+        name, auth_info, ..
+    } in &mut kubeconfig.auth_infos
+    {
+        let Some(user) = auth_info else {
+            continue;
+        };
         let words = || format!("user {name} of {}", path.display());
         runs_no_program(user).with_context(words)?;
         let named = [&user.token_file, &user.client_certificate, &user.client_key];
@@ -65,8 +74,28 @@ pub(super) fn of_file(path: &Path, files: &mut WatchedFiles) -> Result<Kubeconfi
             .into_iter()
             .flatten()
             .for_each(|path| files.watch(path));
+        if let Some(file) = user.token_file.take().filter(|_| user.token.is_none()) {
+            let token = fs::read_to_string(&file);
+            let token = token.with_context(|| format!("read the token of {}, {file}", words()))?;
+            user.token = Some(token.into());
+        }
+        trim_token(user).with_context(words)?;
     }
     Ok(kubeconfig)
+}
+
+/// What is wrong with a file, without what it has.
+fn unreadable(path: &Path, error: KubeconfigError) -> Error {
+    match error {
+        KubeconfigError::Parse(error) => {
+            let line = error.location().map_or(0, |location| location.line());
+            Error::msg(format!(
+                "{}: line {line} is not that of a kubeconfig",
+                path.display()
+            ))
+        }
+        error => Error::new(error),
+    }
 }
 
 /// The kubeconfig that a Secret has. It comes from the API of the hub: no file of this host is read because it says so, and
@@ -77,20 +106,26 @@ pub(super) fn of_file(path: &Path, files: &mut WatchedFiles) -> Result<Kubeconfi
 /// If it is none, or names a program or a file, goes through a proxy, or does not check the certificate of the API.
 pub(super) fn of_secret(text: &str) -> Result<Kubeconfig> {
     let kubeconfig = Kubeconfig::from_yaml(text);
-    let kubeconfig = kubeconfig.map_err(|_| Error::msg("it cannot be read as a kubeconfig"))?;
-    for (_, user) in users(&kubeconfig) {
+    let mut kubeconfig = kubeconfig.map_err(|_| Error::msg("it cannot be read as a kubeconfig"))?;
+    let users = kubeconfig.auth_infos.iter_mut();
+    for user in users.filter_map(|named| named.auth_info.as_mut()) {
         runs_no_program(user)?;
         let files = [&user.token_file, &user.client_certificate, &user.client_key];
         ensure!(files.iter().all(|file| file.is_none()), NO_FILES);
+        trim_token(user)?;
     }
     for cluster in kubeconfig.clusters.iter().flat_map(|named| &named.cluster) {
         let Cluster {
             certificate_authority,
+            certificate_authority_data,
             proxy_url,
             insecure_skip_tls_verify,
             ..
         } = cluster;
-        ensure!(certificate_authority.is_none(), NO_FILES);
+        ensure!(
+            certificate_authority.is_none() && certificate_authority_data.is_some(),
+            NO_FILES
+        );
         ensure!(
             proxy_url.is_none() && *insecure_skip_tls_verify != Some(true),
             "it has `proxy-url` or `insecure-skip-tls-verify`: expected neither"
@@ -100,23 +135,32 @@ pub(super) fn of_secret(text: &str) -> Result<Kubeconfig> {
 }
 
 /// What is wrong with a Secret that names files.
-const NO_FILES: &str = "it names files, and none of this host is read for it: expected `certificate-authority-data`, \
+const NO_FILES: &str = "none of this host's files is read for it: expected `certificate-authority-data`, and \
                         `client-certificate-data` and `client-key-data`, or a token";
-
-fn users(kubeconfig: &Kubeconfig) -> impl Iterator<Item = (&str, &AuthInfo)> {
-    let named = kubeconfig.auth_infos.iter();
-    named.filter_map(
-        |NamedAuthInfo {
-             name, auth_info, ..
-         }| Some((&**name, auth_info.as_ref()?)),
-    )
-}
 
 fn runs_no_program(user: &AuthInfo) -> Result<()> {
     ensure!(
         user.exec.is_none() && user.auth_provider.is_none(),
         "it has `exec` or `auth-provider`, and lb runs no programs: expected a token, a tokenFile or a client certificate"
     );
+    Ok(())
+}
+
+/// Takes the newline off that ends a file, as kubectl does.
+///
+/// # Errors
+///
+/// If the token can be in no header: the client panics where it makes one of it.
+fn trim_token(user: &mut AuthInfo) -> Result<()> {
+    if let Some(token) = &user.token {
+        let token = token.expose_secret().trim();
+        let is_token = HeaderValue::try_from(token).is_ok() && !token.is_empty();
+        ensure!(
+            is_token,
+            "its token is empty, or has characters that no token has"
+        );
+        user.token = Some(token.to_owned().into());
+    }
     Ok(())
 }
 
@@ -157,7 +201,10 @@ mod tests {
     /// A kubeconfig of a Secret, with these keys in its cluster and its user.
     fn with(cluster: &Value, user: &Value) -> String {
         let mut all = json!({
-            "clusters": [{ "name": "k", "cluster": { "server": "https://api.a.example:6443" } }],
+            "clusters": [{ "name": "k", "cluster": {
+                "server": "https://api.a.example:6443",
+                "certificate-authority-data": "eA==",
+            } }],
             "users": [{ "name": "admin", "user": { "token": "t0p" } }],
         });
         let mut set = |place: &str, keys: &Value| {
@@ -172,8 +219,7 @@ mod tests {
     #[test]
     fn a_secret_has_credentials_itself() {
         let user = json!({ "client-certificate-data": "eA==", "client-key-data": "eA==" });
-        let cluster =
-            json!({ "certificate-authority-data": "eA==", "insecure-skip-tls-verify": false });
+        let cluster = json!({ "insecure-skip-tls-verify": false });
         let read = of_secret(&with(&cluster, &user)).unwrap();
         assert_eq!((read.clusters.len(), read.auth_infos.len()), (1, 1));
     }
@@ -186,7 +232,7 @@ mod tests {
             (
                 json!({ "certificate-authority": "/k" }),
                 none.clone(),
-                "names files",
+                "none of this host's files",
             ),
             (
                 json!({ "proxy-url": "http://k" }),
@@ -198,13 +244,28 @@ mod tests {
                 none.clone(),
                 "`insecure-skip-tls-verify`",
             ),
-            (none.clone(), json!({ "tokenFile": "/k" }), "names files"),
+            (
+                none.clone(),
+                json!({ "tokenFile": "/k" }),
+                "none of this host's files",
+            ),
             (
                 none.clone(),
                 json!({ "client-certificate": "/k" }),
-                "names files",
+                "none of this host's files",
             ),
-            (none.clone(), json!({ "client-key": "/k" }), "names files"),
+            (
+                none.clone(),
+                json!({ "client-key": "/k" }),
+                "none of this host's files",
+            ),
+            (
+                json!({ "certificate-authority-data": null }),
+                none.clone(),
+                "none of this host's files",
+            ),
+            (none.clone(), json!({ "token": "t0p\u{7}" }), "no token has"),
+            (none.clone(), json!({ "token": " \n" }), "no token has"),
             (none.clone(), json!({ "exec": program }), "runs no programs"),
             (
                 none.clone(),
@@ -215,6 +276,46 @@ mod tests {
             let error = of_secret(&with(&cluster, &user)).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    /// The token of the only user.
+    fn token(kubeconfig: &Kubeconfig) -> &str {
+        let user = kubeconfig.auth_infos[0].auth_info.as_ref().unwrap();
+        user.token.as_ref().unwrap().expose_secret()
+    }
+
+    /// As `kubectl create token > FILE` has it.
+    #[test]
+    fn a_token_has_no_newline() {
+        let secret = of_secret(&with(&json!({}), &json!({ "token": "t0p\n" })));
+        assert_eq!(token(&secret.unwrap()), "t0p");
+        let [file, in_file] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        fs::write(&in_file, "t1p\n").unwrap();
+        let user = json!({ "token": null, "tokenFile": in_file.path() });
+        fs::write(&file, with(&json!({}), &user)).unwrap();
+        let mut files = WatchedFiles::default();
+        let kubeconfig = of_file(file.path(), &mut files).unwrap();
+        assert_eq!(token(&kubeconfig), "t1p");
+        let watched = files.0.iter().map(|(path, _)| path.as_path());
+        assert_eq!(watched.collect::<Vec<_>>(), [file.path(), in_file.path()]);
+        fs::write(&in_file, "").unwrap();
+        let error = format!("{:#}", of_file(file.path(), &mut files).unwrap_err());
+        assert!(
+            error.contains("user admin of ") && error.contains("its token is empty"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nothing_of_a_file_is_in_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, "users:\n- { name: a, user: t0p }\n").unwrap();
+        let error = of_file(file.path(), &mut WatchedFiles::default()).unwrap_err();
+        let words = format!(
+            "{}: line 2 is not that of a kubeconfig",
+            file.path().display()
+        );
+        assert_eq!(format!("{error:#}"), words);
     }
 
     #[test]

@@ -4,12 +4,16 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Error, Result, ensure};
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, config::Kubeconfig};
+use kube::{
+    Resource as _,
+    api::{GetParams, Request},
+    config::Kubeconfig,
+};
 use tokio::time;
 
 use super::{
     connect,
-    follow::{status, words},
+    follow::{NOT_FOUND, status, words},
     kubeconfig::{self, WatchedFiles},
 };
 use crate::config::ObjectName;
@@ -17,11 +21,11 @@ use crate::config::ObjectName;
 /// The key of the Secret, as HyperShift has it.
 const KEY: &str = "kubeconfig";
 /// How long the hub may take to say what it has.
-const SECRET_TIMEOUT: Duration = Duration::from_secs(2);
-/// An answer of the API from this status on says nothing of what was asked for.
-const INTERNAL_ERROR: u16 = 500;
-/// The most bytes of a kubeconfig: those of a Secret.
-const MAX_BYTES: usize = 1 << 20;
+const SECRET_TIMEOUT: Duration = Duration::from_secs(5);
+/// `lb` may not read it (any more).
+const FORBIDDEN: u16 = 403;
+/// The most bytes of a kubeconfig, ten times those of HyperShift's.
+const MAX_BYTES: usize = 64 << 10;
 
 /// A Secret with a kubeconfig.
 pub(super) struct HubSecret {
@@ -41,7 +45,7 @@ impl HubSecret {
         }
     }
 
-    /// The kubeconfig that it has. While the hub does not answer that is the last one.
+    /// The kubeconfig that it has. While the hub does not say that is the last one.
     ///
     /// # Errors
     ///
@@ -66,14 +70,21 @@ impl HubSecret {
         let hub = self.hub.as_ref().context("it has no kubeconfig")?;
         let hub = kubeconfig::of_file(hub, &mut WatchedFiles::default())?;
         let client = connect::client(hub, None).await?;
-        let secrets: Api<Secret> = Api::namespaced(client, &self.name.namespace);
-        Ok(secrets.get(&self.name.name).await?)
+        let ObjectName { namespace, name } = &self.name;
+        let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
+        let text = client.request_text(secrets.get(name, &GetParams::default())?);
+        // In the words of an error there is what was read, and so in the log of the client.
+        serde_json::from_str(&text.await?).map_err(|_| Error::msg(NO_SECRET))
     }
 }
 
+/// What is wrong with an answer that is no Secret.
+const NO_SECRET: &str = "the answer is no Secret";
+
 /// Whether the hub has said that there is none for `lb`.
 fn is_answer(error: &Error) -> bool {
-    status(error.as_ref()).is_some_and(|status| status.code < INTERNAL_ERROR)
+    let code = status(error.as_ref()).map(|status| status.code);
+    matches!(code, Some(FORBIDDEN | NOT_FOUND))
 }
 
 fn kubeconfig_of(secret: &Secret) -> Result<Kubeconfig> {
@@ -157,22 +168,27 @@ mod tests {
         let server = hub(vec![
             answer(KEY, "one"),
             refusal(503),
+            refusal(429),
+            refusal(401),
             None,
             answer(KEY, "two"),
             refusal(403),
             refusal(503),
             answer("token", "three"),
+            Some((200, "{\"data\": 7}".to_owned())),
         ]);
         let (_file, mut secret) = secret_of(&server);
         let mut read = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..10 {
             let kubeconfig = secret.read().await;
             let context = kubeconfig.map(|kubeconfig| kubeconfig.current_context.unwrap());
             read.push(context.unwrap_or_else(|error| error.to_string()));
         }
         let no_more = "secret clusters/a-admin of the hub: said (503)";
         let no_key = "secret clusters/a-admin of the hub: it has no key `kubeconfig`";
-        assert_eq!(read, ["one", "one", "one", "two", refused, no_more, no_key]);
+        let no_secret = format!("secret clusters/a-admin of the hub: {NO_SECRET}");
+        assert_eq!(read[..6], ["one", "one", "one", "one", "one", "two"]);
+        assert_eq!(read[6..], [refused, no_more, no_key, &no_secret]);
     }
 
     #[tokio::test]

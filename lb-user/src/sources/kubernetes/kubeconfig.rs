@@ -193,10 +193,23 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
+    use tempfile::NamedTempFile;
 
     use super::*;
+
+    /// The file of a hub at this server, which asks for no credentials.
+    pub(crate) fn file_of(server: &str) -> NamedTempFile {
+        let kubeconfig = json!({
+            "clusters": [{ "name": "hub", "cluster": { "server": server } }],
+            "contexts": [{ "name": "hub", "context": { "cluster": "hub" } }],
+            "current-context": "hub",
+        });
+        let file = NamedTempFile::new().unwrap();
+        fs::write(&file, kubeconfig.to_string()).unwrap();
+        file
+    }
 
     /// A kubeconfig of a Secret, with these keys in its cluster and its user.
     fn with(cluster: &Value, user: &Value) -> String {
@@ -289,7 +302,7 @@ mod tests {
     fn a_token_has_no_newline() {
         let secret = of_secret(&with(&json!({}), &json!({ "token": "t0p\n" })));
         assert_eq!(token(&secret.unwrap()), "t0p");
-        let [file, in_file] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        let [file, in_file] = [(); 2].map(|()| NamedTempFile::new().unwrap());
         fs::write(&in_file, "t1p\n").unwrap();
         let user = json!({ "token": null, "tokenFile": in_file.path() });
         fs::write(&file, with(&json!({}), &user)).unwrap();
@@ -308,7 +321,7 @@ mod tests {
 
     #[test]
     fn nothing_of_a_file_is_in_an_error() {
-        let file = tempfile::NamedTempFile::new().unwrap();
+        let file = NamedTempFile::new().unwrap();
         fs::write(&file, "users:\n- { name: a, user: t0p }\n").unwrap();
         let error = of_file(file.path(), &mut WatchedFiles::default()).unwrap_err();
         let words = format!(

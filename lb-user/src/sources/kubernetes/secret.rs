@@ -109,6 +109,7 @@ mod tests {
 
     use k8s_openapi::ByteString;
     use serde_json::json;
+    use tempfile::NamedTempFile;
 
     use super::*;
 
@@ -134,14 +135,8 @@ mod tests {
         server
     }
 
-    fn secret_of(server: &str) -> (tempfile::NamedTempFile, HubSecret) {
-        let kubeconfig = json!({
-            "clusters": [{ "name": "hub", "cluster": { "server": server } }],
-            "contexts": [{ "name": "hub", "context": { "cluster": "hub" } }],
-            "current-context": "hub",
-        });
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    fn secret_of(server: &str) -> (NamedTempFile, HubSecret) {
+        let file = kubeconfig::tests::file_of(server);
         let name = "clusters/a-admin".to_owned().try_into().unwrap();
         let secret = HubSecret::new(name, Some(file.path().to_owned()));
         (file, secret)

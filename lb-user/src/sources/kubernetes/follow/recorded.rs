@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    super::bounded::{self, MAX_LINE_BYTES},
+    super::{
+        bounded::{self, MAX_LINE_BYTES},
+        kubeconfig,
+    },
     *,
 };
 
@@ -317,13 +320,7 @@ async fn too_large_an_answer_of_the_api_of_a_kubeconfig_is_an_error() {
         let mut sent = 0..MAX_LINE_BYTES >> 15;
         while sent.next().is_some() && client.write_all(&[b'\n'; 1 << 16]).is_ok() {}
     });
-    let kubeconfig = json!({
-        "clusters": [{ "name": "hub", "cluster": { "server": server } }],
-        "contexts": [{ "name": "hub", "context": { "cluster": "hub" } }],
-        "current-context": "hub",
-    });
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(&file, kubeconfig.to_string()).unwrap();
+    let file = kubeconfig::tests::file_of(&server);
     let connected = connect(
         &mut KubeconfigSource::File(file.path().to_owned()),
         None,

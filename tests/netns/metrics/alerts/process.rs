@@ -79,19 +79,19 @@ fn config(topology: &Topology) -> Config {
 
 /// Clients of the shared VIP that stay, until one is refused.
 fn take_all_descriptors(topology: &Topology) -> Result<Vec<TcpStream>> {
-    let hello = named(CAPTURED_NAME.as_bytes());
-    let connect = || -> Result<TcpStream> {
-        let mut client = open(None, SHARED)?;
-        client.write_all(&hello)?;
-        client.read_exact(&mut [0])?;
-        Ok(client)
-    };
-    let served: Vec<TcpStream> = topology
-        .client()
-        .netns
-        .inside(|| (0..CLIENTS).map_while(|_| connect().ok()).collect())?;
+    let netns = &topology.client().netns;
+    let served: Vec<TcpStream> =
+        netns.inside(|| (0..CLIENTS).map_while(|_| connect().ok()).collect())?;
     ensure!((1..CLIENTS).contains(&served.len()), "{}", served.len());
     Ok(served)
+}
+
+/// A client of the shared VIP that is served.
+fn connect() -> Result<TcpStream> {
+    let mut client = open(None, SHARED)?;
+    client.write_all(&named(CAPTURED_NAME.as_bytes()))?;
+    client.read_exact(&mut [0])?;
+    Ok(client)
 }
 
 /// Leaves the process only a few descriptors more than it has.
@@ -133,8 +133,15 @@ fn a_process_that_is_silent_starved_or_down_raises_its_alerts() -> Result<()> {
     lb.tell(&["reload", "--confirm", "60s"])?.done()?;
     prometheus.note_coming("LbConfigUnconfirmed");
     put_a_folder_in_the_way(&topology)?;
-    let served = take_all_descriptors(&topology)?;
-    prometheus.wait_for(&[&GENERIC[..], &[STARVED, "LbUnmended"]].concat())?;
+    let mut served = take_all_descriptors(&topology)?;
+    prometheus.wait_while(
+        || {
+            let client = topology.client().netns.inside(connect)?;
+            served.extend(client.ok());
+            Ok(())
+        },
+        &[&GENERIC[..], &[STARVED, "LbUnmended"]].concat(),
+    )?;
     take_limit_down(&lb)?;
     let frozen = freeze(lb.process(), "lb")?;
     prometheus.wait_for(&[

@@ -1,6 +1,9 @@
 //! A Prometheus beside `lb`, with the alerts that are shipped, for which a minute is a second.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_tests::{netns::Netns, poll, process::Process, topology::Topology};
@@ -13,6 +16,8 @@ pub(super) const RULES: &str = include_str!("../../../../config/prometheus/alert
 const ADDRESS: &str = "127.0.0.1:9090";
 /// From a fault until its alert fires, at most: the longest `for` is 10 s.
 const FIRES: Duration = Duration::from_secs(30);
+/// Between two faults that are events.
+const FAULT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two scrapes, and what each may take.
 pub(super) const SCRAPE: &str = "1s";
 
@@ -100,11 +105,26 @@ impl<'t> Prometheus<'t> {
         self.coming.push(alert);
     }
 
-    /// Waits until each of these alerts has fired; no other one begins to meanwhile.
+    /// Waits until each of these alerts has fired, of faults that stay; no other one begins to meanwhile.
     pub(super) fn wait_for(&mut self, expected: &[&str]) -> Result<()> {
+        self.wait_while(|| Ok(()), expected)
+    }
+
+    /// The same for faults that are events: they are made once a second, as a real fault goes on. Of a single one an
+    /// alert may fire for less than a second, which is as long as it takes to ask for it on a slow machine.
+    pub(super) fn wait_while(
+        &mut self,
+        mut fault: impl FnMut() -> Result<()>,
+        expected: &[&str],
+    ) -> Result<()> {
         let earlier = self.alerts(&["firing"])?;
         let mut missing = expected.to_vec();
+        let mut next = Instant::now();
         let fire = poll::until("the alerts", FIRES, || {
+            if Instant::now() >= next {
+                fault().context("make the fault")?;
+                next = Instant::now() + FAULT_INTERVAL;
+            }
             let firing = self.alerts(&["firing"])?;
             for alert in firing.difference(&earlier) {
                 let mut wanted = expected.iter().chain(&self.coming);

@@ -107,13 +107,13 @@ fn divided(config: &Config) -> Config {
         })
 }
 
-/// SYNs of many clients that are not there.
-fn begin_flows(topology: &Topology) -> Result<()> {
+/// SYNs of a client with this last part of its address that is not there.
+fn begin_flows(topology: &Topology, source: u8) -> Result<()> {
     let client = topology.client();
     let port = RawPort::open(&client.netns, "eth0")?;
     let hops = [mac_of(&client.netns, "eth0")?, topology.mac(TENANT_NIC)?];
     for number in 0..BEGINNINGS {
-        let from = format!("192.168.203.77:{}", 20_000 + number);
+        let from = format!("192.168.203.{source}:{}", 20_000 + number);
         let syn = packet::tcp(&from, &ECHO.to_string(), SYN);
         port.send(&syn.between(hops[0], hops[1]).bytes())?;
     }
@@ -169,9 +169,11 @@ fn what_is_used_up_and_what_the_data_plane_loses_raise_their_alerts() -> Result<
     let client = topology.client();
 
     let full = client.netns.inside(|| client::open(None, FULL))??;
-    refused(client, FULL)?;
     let mut flows = connect(&topology, usize::from(NEARLY))?;
-    prometheus.wait_for(&[BACKENDS_FULL, QUOTA_NEARLY_USED, SERVICE_NEAR_MAX])?;
+    prometheus.wait_while(
+        || refused(client, FULL).map(drop),
+        &[BACKENDS_FULL, QUOTA_NEARLY_USED, SERVICE_NEAR_MAX],
+    )?;
 
     // Without the other network's service there is no quota, and with more flows there is no port.
     let undivided = config.network("tenant-a", |tenant| tenant.set("max_flows", MAX_FLOWS));
@@ -180,22 +182,26 @@ fn what_is_used_up_and_what_the_data_plane_loses_raise_their_alerts() -> Result<
     prometheus.wait_for(&[SNAT_NEARLY_USED, NETWORK_NEAR_MAX])?;
     let left = usize::from(PORTS) - flows.len() - 1;
     flows.extend(connect(&topology, left)?);
-    refused(client, ECHO)?;
-    prometheus.wait_for(&[SNAT_EXHAUSTED])?;
+    prometheus.wait_while(|| refused(client, ECHO).map(drop), &[SNAT_EXHAUSTED])?;
 
     flows.truncate(usize::from(NEARLY));
     poll::until("ports for others", LIMIT, || {
         let live = usize::try_from(lb.status()?.flows.live)?;
         Ok((live <= flows.len() + 1).then_some(()))
     })?;
-    let frozen = freeze(lb.process(), "lb")?;
-    begin_flows(&topology)?;
-    drop(frozen);
     prometheus.note_coming(FLOODED);
+    let mut floods = 100..u8::MAX;
+    prometheus.wait_while(
+        || {
+            let source = floods.next().context("too many floods")?;
+            let _frozen = freeze(lb.process(), "lb")?;
+            begin_flows(&topology, source)
+        },
+        &[FLOW_LOG_LOST],
+    )?;
     let mut record = NetworkRecord::of_tenant(&topology)?;
     record.spoil()?;
-    flows.iter().try_for_each(write)?;
-    prometheus.wait_for(&[FLOW_LOG_LOST, DATA_PLANE_FAULT])?;
+    prometheus.wait_while(|| flows.iter().try_for_each(write), &[DATA_PLANE_FAULT])?;
     board::ensure_filled(&prometheus, &ROWS, &EMPTY)?;
     record.mend()?;
     drop((flows, full));

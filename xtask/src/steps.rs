@@ -61,7 +61,7 @@ impl Steps {
         self.done.push((name, outcome, time));
     }
 
-    /// Prints the table; the exit code is 1 if any step failed.
+    /// Prints the table, with what failed at its end, where it is seen; the exit code is 1 if any step failed.
     pub(crate) fn finish(self) -> ExitCode {
         eprintln!();
         for line in table::lines(&self.rows()) {
@@ -80,6 +80,7 @@ impl Steps {
             .any(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)))
     }
 
+    /// A row for each step, failed ones last.
     fn rows(&self) -> Vec<Vec<String>> {
         let row = |(name, outcome, time): &(String, Outcome, Duration)| {
             let (result, reason) = match outcome {
@@ -93,7 +94,11 @@ impl Steps {
             let reason = first.rsplit("`: ").next().unwrap_or(first).to_owned();
             vec![result.to_owned(), time, name.clone(), reason]
         };
-        self.done.iter().map(row).collect()
+        let (failed, others): (Vec<_>, Vec<_>) = self
+            .done
+            .iter()
+            .partition(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_)));
+        others.into_iter().chain(failed).map(row).collect()
     }
 }
 
@@ -111,9 +116,9 @@ mod tests {
         assert!(steps.failed());
         let rows = steps.rows();
         let cells = |row: usize, cell: usize| rows.get(row).and_then(|row| row.get(cell)).cloned();
-        assert_eq!(cells(0, 0).as_deref(), Some("FAILED"));
-        assert_eq!(cells(0, 3).as_deref(), Some("exit status 1"));
-        assert_eq!(cells(1, 0).as_deref(), Some("passed"));
+        assert_eq!(cells(0, 0).as_deref(), Some("passed"));
+        assert_eq!(cells(1, 0).as_deref(), Some("FAILED"));
+        assert_eq!(cells(1, 3).as_deref(), Some("exit status 1"));
     }
 
     #[test]

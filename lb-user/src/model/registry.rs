@@ -1,13 +1,17 @@
 //! Ids by name: allocated once, kept for the life of the pins, whatever the order of the file.
 
+mod of_kind;
+
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     iter,
     net::{IpAddr, SocketAddr},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use lb_common::{addr::Be32, maps::addr6};
+
+use self::of_kind::OfKind;
 
 /// What an id is for. Ids of different kinds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +31,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind, in order.
+    const ALL: [Self; 6] = [
+        Self::Label,
+        Self::Network,
+        Self::Service,
+        Self::Pool,
+        Self::Backend,
+        Self::Snat,
+    ];
+
     /// Every kind in the registry: labels have a map of their own.
     pub const REGISTERED: [Self; 5] = [
         Self::Network,
@@ -70,8 +84,7 @@ const MAX_LABELS: u32 = (1 << 28) - 2;
 /// All ids that have been given out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
-    by_name: BTreeMap<(Kind, String), u32>,
-    assigned: BTreeSet<(Kind, String)>,
+    of_kind: [OfKind; Kind::ALL.len()],
     /// How far after a pool's id the number of its second table is; none where there is no room for one.
     second: Option<u32>,
     /// Of pools whose flows do not go by the table with the pool's own id.
@@ -100,7 +113,31 @@ impl Ids {
 
     /// Notes an id that was given out before.
     pub fn insert(&mut self, kind: Kind, name: &str, id: u32) {
-        self.by_name.insert((kind, name.to_owned()), id);
+        self.kind_mut(kind).insert(name, id);
+    }
+
+    const fn kind(&self, kind: Kind) -> &OfKind {
+        let [label, network, service, pool, backend, snat] = &self.of_kind;
+        match kind {
+            Kind::Label => label,
+            Kind::Network => network,
+            Kind::Service => service,
+            Kind::Pool => pool,
+            Kind::Backend => backend,
+            Kind::Snat => snat,
+        }
+    }
+
+    const fn kind_mut(&mut self, kind: Kind) -> &mut OfKind {
+        let [label, network, service, pool, backend, snat] = &mut self.of_kind;
+        match kind {
+            Kind::Label => label,
+            Kind::Network => network,
+            Kind::Service => service,
+            Kind::Pool => pool,
+            Kind::Backend => backend,
+            Kind::Snat => snat,
+        }
     }
 
     /// The id of `name`: its old one, or the lowest that is free, from 1 to `most`.
@@ -109,27 +146,20 @@ impl Ids {
     ///
     /// If all are taken.
     pub fn assign(&mut self, kind: Kind, name: &str, most: u32) -> Result<u32> {
-        self.assigned.insert((kind, name.to_owned()));
-        if let Some(id) = self.get(kind, name) {
-            return Ok(id);
-        }
-        let taken: BTreeSet<u32> = self.of(kind).map(|(_, id)| id).collect();
-        let id = (1..=most).find(|id| !taken.contains(id));
-        ensure!(
-            id.is_some(),
-            "no id is left for {} {name}: the running data plane has room for {most}, and what is \
-             configured no more keeps its id until its last flow has ended (`lb status` shows SNAT \
-             addresses that drain); `lb down` and a new start with higher `limits` make more",
-            kind.label(),
-        );
-        let id = id.unwrap_or_default();
-        self.insert(kind, name, id);
-        Ok(id)
+        let id = self.kind_mut(kind).assign(name, most);
+        id.with_context(|| {
+            format!(
+                "no id is left for {} {name}: the running data plane has room for {most}, and what is \
+                 configured no more keeps its id until its last flow has ended (`lb status` shows SNAT \
+                 addresses that drain); `lb down` and a new start with higher `limits` make more",
+                kind.label(),
+            )
+        })
     }
 
     /// The id of `name`, if it has one.
     pub fn get(&self, kind: Kind, name: &str) -> Option<u32> {
-        self.by_name.get(&(kind, name.to_owned())).copied()
+        self.kind(kind).get(name)
     }
 
     /// The number of the table that a pool's flows go by.
@@ -174,17 +204,12 @@ impl Ids {
 
     /// The name behind an id.
     pub fn name(&self, kind: Kind, id: u32) -> Option<&str> {
-        self.of(kind)
-            .find(|&(_, found)| found == id)
-            .map(|(name, _)| name)
+        self.kind(kind).name(id)
     }
 
     /// Names and ids of one kind, in order of name.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&str, u32)> {
-        self.by_name
-            .iter()
-            .filter(move |((found, _), _)| *found == kind)
-            .map(|((_, name), &id)| (name.as_str(), id))
+        self.kind(kind).all()
     }
 
     /// What stands for an address in the records of the data plane, from now on.
@@ -236,12 +261,12 @@ impl Ids {
 
     /// Forgets which names have been assigned: those of another configuration are about to be.
     pub fn begin(&mut self) {
-        self.assigned.clear();
+        self.of_kind.iter_mut().for_each(OfKind::begin);
     }
 
     /// Takes an id back: nothing refers to it any more.
     pub fn free(&mut self, kind: Kind, name: &str) {
-        self.by_name.remove(&(kind, name.to_owned()));
+        self.kind_mut(kind).free(name);
         if kind == Kind::Pool {
             self.tables.remove(name);
         }
@@ -250,15 +275,18 @@ impl Ids {
     /// The ids that were given out before and whose names have not been [assigned](Self::assign) since: kind,
     /// name, number.
     pub fn unassigned(&self) -> impl Iterator<Item = (Kind, &str, u32)> {
-        self.all()
-            .filter(|&(kind, name, _)| !self.assigned.contains(&(kind, name.to_owned())))
+        Kind::ALL.into_iter().flat_map(|kind| {
+            self.kind(kind)
+                .unassigned()
+                .map(move |(name, id)| (kind, name, id))
+        })
     }
 
     /// Every id: kind, name, number.
     pub fn all(&self) -> impl Iterator<Item = (Kind, &str, u32)> {
-        self.by_name
-            .iter()
-            .map(|((kind, name), &id)| (*kind, name.as_str(), id))
+        Kind::ALL
+            .into_iter()
+            .flat_map(|kind| self.of(kind).map(move |(name, id)| (kind, name, id)))
     }
 }
 

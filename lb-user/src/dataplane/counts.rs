@@ -37,12 +37,14 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::{
     flows::FlowOwners,
-    map_of_maps::{descriptor, pinned},
+    map_of_maps::{descriptor, pinned, put_all},
 };
 
 const NAME: &str = "COUNTS";
 /// Kernel flags of a block: its size may differ from its template's (Linux 5.10), and userspace maps it.
 const BLOCK_FLAGS: u32 = 1 << 12 | 1 << 10;
+/// How many blocks are made before they are put in their places: each is a descriptor meanwhile.
+const MAX_BLOCKS_AT_ONCE: usize = 256;
 /// Bytes of a record.
 const RECORD: usize = size_of::<Record>();
 
@@ -150,6 +152,7 @@ impl CountTable {
     pub fn make(&self, records: impl IntoIterator<Item = u32>) -> Result<()> {
         let wanted: BTreeSet<u32> = records.into_iter().map(block).collect();
         let mut outer = OuterCounts::open(&self.0.folder)?;
+        let mut missing = Vec::new();
         for block in wanted {
             let id = outer.id(block)?;
             if id.is_some() && self.0.id(block) == id {
@@ -158,18 +161,23 @@ impl CountTable {
             match id.map(|_| outer.maps.get(&block, 0)) {
                 Some(Ok(found)) => self.0.map(block, &found)?,
                 // Another process has made it, and this one may not open it.
-                Some(Err(_)) | None => self.make_block(&mut outer, block)?,
+                Some(Err(_)) | None => missing.push(block),
             }
         }
-        Ok(())
+        let mut missing = missing.chunks(MAX_BLOCKS_AT_ONCE);
+        missing.try_for_each(|some| self.make_blocks(&mut outer, some))
     }
 
-    fn make_block(&self, outer: &mut OuterCounts, block: u32) -> Result<()> {
-        let made = Block::create(entries(self.0.cpus), BLOCK_FLAGS);
-        let made = made.with_context(|| format!("make block {block} of the map {NAME}"))?;
-        self.0.map(block, &made)?;
-        let set = outer.maps.set(block, &made, 0);
-        set.with_context(|| format!("set block {block} of the map {NAME}"))
+    fn make_blocks(&self, outer: &mut OuterCounts, blocks: &[u32]) -> Result<()> {
+        let make = |block: &u32| {
+            let made = Block::create(entries(self.0.cpus), BLOCK_FLAGS);
+            let made = made.with_context(|| format!("make block {block} of the map {NAME}"))?;
+            self.0.map(*block, &made)?;
+            Ok((*block, made))
+        };
+        let made = blocks.iter().map(make).collect::<Result<Vec<_>>>()?;
+        put_all(&mut outer.maps, &outer.ids, &made)
+            .with_context(|| format!("set {} blocks of the map {NAME}", made.len()))
     }
 
     /// The numbers of a record as they are now, of all that write it; zeros where it has no block. Each of them is no

@@ -124,21 +124,8 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     ///
     /// If the kernel refuses one: some may be in their places.
     pub(super) fn set_all(&mut self, inners: &[(u32, V)]) -> Result<()> {
-        let keys: Vec<u32> = inners.iter().map(|(index, _)| *index).collect();
-        let values = inners
-            .iter()
-            .map(|(_, inner)| inner.fd().as_fd().as_raw_fd());
-        let values: Vec<u32> = values.map(i32::cast_unsigned).collect();
-        let updated = self
-            .ids()
-            .and_then(|ids| batch::update(&ids, &keys, &values));
-        if updated.is_err() {
-            // Before Linux 5.19 it takes them one by one, and waits after each.
-            return inners
-                .iter()
-                .try_for_each(|(index, inner)| self.set(*index, inner));
-        }
-        grace::wait();
+        let ids = self.ids()?;
+        put_all(&mut self.map, &ids, inners)?;
         let mut held = self.held.all();
         for (index, inner) in inners {
             held.insert((self.name, *index), descriptor(inner)?);
@@ -178,6 +165,31 @@ impl<V: FromMapData + InnerMap> Outer<V> {
     pub(super) fn hold(&self) -> Result<()> {
         (0..self.len()).try_for_each(|index| self.get(index).map(drop))
     }
+}
+
+/// Puts maps in their places, whose numbers `ids` shows; after it no packet sees what was there before. Many cost as much
+/// time as one.
+///
+/// # Errors
+///
+/// If the kernel refuses one: some may be in their places.
+pub(super) fn put_all<V: InnerMap>(
+    map: &mut ArrayOfMaps<MapData, V>,
+    ids: &Array<MapData, u32>,
+    inners: &[(u32, V)],
+) -> Result<()> {
+    let keys: Vec<u32> = inners.iter().map(|(index, _)| *index).collect();
+    let values = inners
+        .iter()
+        .map(|(_, inner)| inner.fd().as_fd().as_raw_fd());
+    let values: Vec<u32> = values.map(i32::cast_unsigned).collect();
+    if batch::update(ids, &keys, &values).is_ok() {
+        grace::wait();
+        return Ok(());
+    }
+    // Before Linux 5.19 it takes them one by one, and waits after each.
+    let mut inners = inners.iter();
+    inners.try_for_each(|(index, inner)| Ok(map.set(*index, inner, 0)?))
 }
 
 pub(super) fn pinned(folder: &Path, name: &str) -> Result<MapData> {

@@ -1,6 +1,6 @@
 //! What differs between two configurations, in the words of the file.
 
-use std::io;
+use std::{collections::HashMap, io};
 
 use serde_json::{Map, Value};
 
@@ -82,11 +82,13 @@ impl Lines {
                 None => object,
             }
         };
-        for gone in before.iter().filter(|one| find(after, one).is_none()) {
+        let [in_before, in_after] = [before, after].map(by_name);
+        let stays = |entry: &&Value| in_after.contains_key(&name_of(entry));
+        for gone in before.iter().filter(|entry| !stays(entry)) {
             self.0.push(format!("{}: removed", of(gone)));
         }
         for entry in after {
-            match (find(before, entry), entry) {
+            match (in_before.get(&name_of(entry)), entry) {
                 (Some(Value::Object(before)), Value::Object(after)) => {
                     self.keys(&format!("{}: ", of(entry)), sections, [before, after]);
                 }
@@ -135,9 +137,9 @@ fn holds_objects(value: &Value) -> bool {
     entries.is_some_and(|entries| entries.iter().all(|one| name_of(one).is_some()))
 }
 
-/// The entry with the name of another one.
-fn find<'e>(all: &'e [Value], wanted: &Value) -> Option<&'e Value> {
-    all.iter().find(|one| name_of(one) == name_of(wanted))
+/// The first entry with each name.
+fn by_name(all: &[Value]) -> HashMap<Option<&str>, &Value> {
+    all.iter().rev().map(|one| (name_of(one), one)).collect()
 }
 
 /// What an entry of a list is known by.

@@ -26,7 +26,7 @@ fn word(lb: &DataPlane, port: u16) -> FlowState {
 
 fn live(lb: &DataPlane) -> [u32; 2] {
     let (network, _) = lb.desired.networks[1];
-    let (_, service) = lb.desired.services[0];
+    let service = lb.desired.services[0];
     [usage::network(network), usage::service(service.id)]
         .map(|index| lb.maps.usage(index).expect("a count"))
 }

@@ -13,7 +13,10 @@ use super::{desired::Attachment, reclaim::retired::Retired};
 use crate::{
     config::{Config, Kept},
     dataplane::pins::Pins,
-    model::registry::Ids,
+    model::{
+        maglev::{self, MaglevTable},
+        registry::Ids,
+    },
     network::cell::Cell,
 };
 
@@ -31,11 +34,13 @@ pub(crate) struct Applied {
     pub(crate) cells: BTreeMap<String, Cell>,
     pub(crate) ids: Ids,
     /// Tables of the pools, by id, as they stand in the map.
-    pub(crate) tables: BTreeMap<u32, Vec<u32>>,
+    pub(crate) tables: BTreeMap<u32, MaglevTable>,
     /// The backends that are in one of them, and so have new flows: [`Self::update_serving`].
     pub(crate) serving: BTreeSet<u32>,
     /// The shares that they were made of, by the pools' names.
     pub(crate) shares: BTreeMap<String, Vec<u32>>,
+    /// Whether the shares may be others than those, without an event that says so.
+    pub(crate) is_share_due: bool,
     /// Ids that are configured no more, and wait for their last flow.
     pub(crate) retired: Retired,
     /// Whether ids have other names than those that [`Self::new_names`] gave last.
@@ -45,7 +50,7 @@ pub(crate) struct Applied {
 impl Applied {
     /// Derives `serving` from `tables`: looked up for each backend, where a table has thousands of places.
     pub(crate) fn update_serving(&mut self) {
-        self.serving = self.tables.values().flatten().copied().collect();
+        self.serving = maglev::members(self.tables.values());
     }
 
     /// The ids, if any of them has another name since the last call.

@@ -18,6 +18,7 @@ use lb_common::maps::{
 use tokio::{sync::mpsc::UnboundedReceiver, time};
 
 use super::{
+    built_tables::BuiltTables,
     describe::describe,
     plan::{Current, Operation},
     reclaim::lost_ids,
@@ -29,18 +30,28 @@ use crate::{
         snat_ports::lots,
     },
     model::{
+        maglev::MaglevTable,
         registry::{Ids, Kind},
         snat::{SnatSlot, parse_name},
     },
     network::neighbour::{NeighbourChange, Resolved},
+    system::systemd,
 };
 
+/// How many tables are written between two signs of life: they take less than a second.
+const MAX_TABLES_AT_ONCE: usize = 64;
 /// How long the first flows wait for next hops that do not answer.
 const NEXT_HOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The maps, and the backends' records as they stand in them.
 pub struct Live {
     pub(super) maps: Maps,
+    /// The tables of pools that were built last.
+    pub(super) built: BuiltTables,
+    /// The tables in the maps, as far as they were read or written since [`Self::let_go`].
+    tables: HashMap<u32, MaglevTable>,
+    /// The registry, if it was read or written since then.
+    registered: Option<Ids>,
     backends: BTreeMap<u32, Backend>,
     next_hops: BTreeMap<u32, IpAddr>,
     /// Network and address of the next hops that do not answer.
@@ -51,9 +62,12 @@ pub struct Live {
 
 impl Live {
     /// Takes over the maps. Backends become known as operations set them.
-    pub const fn new(maps: Maps) -> Self {
+    pub fn new(maps: Maps) -> Self {
         Self {
             maps,
+            built: BuiltTables::default(),
+            tables: HashMap::new(),
+            registered: None,
             backends: BTreeMap::new(),
             next_hops: BTreeMap::new(),
             silent: BTreeSet::new(),
@@ -117,8 +131,13 @@ impl Live {
     /// # Errors
     ///
     /// If the registry cannot be read.
-    pub fn ids(&self) -> Result<Ids> {
-        read_ids(&self.maps)
+    pub fn ids(&mut self) -> Result<Ids> {
+        let ids = match self.registered.take() {
+            Some(ids) => ids,
+            None => read_ids(&self.maps)?,
+        };
+        self.registered = Some(ids.clone());
+        Ok(ids)
     }
 
     /// Writes new ids to the registry, before anything refers to them.
@@ -131,6 +150,8 @@ impl Live {
             counts.make(counted(ids))?;
         }
         let known = self.ids()?;
+        // Of a registry that is written in part nothing is known.
+        self.registered = None;
         for (kind, name, id) in ids.all() {
             if known.get(kind, name) == Some(id) {
                 continue;
@@ -147,6 +168,7 @@ impl Live {
             };
             registered.with_context(|| format!("register {} {name}", kind.label()))?;
         }
+        self.registered = Some(ids.clone());
         Ok(())
     }
 
@@ -156,6 +178,9 @@ impl Live {
     ///
     /// If it is not there.
     pub(super) fn forget_id(&mut self, kind: Kind, name: &str) -> Result<()> {
+        if let Some(ids) = &mut self.registered {
+            ids.free(kind, name);
+        }
         match kind.number() {
             None => self.maps.ipv6()?.remove_label(name.parse()?),
             Some(number) => {
@@ -209,7 +234,9 @@ impl Live {
     /// # Errors
     ///
     /// If the kernel refuses a look-up.
-    pub fn let_go(&self) -> Result<()> {
+    pub fn let_go(&mut self) -> Result<()> {
+        self.tables.clear();
+        self.registered = None;
         self.maps.let_go()
     }
 
@@ -246,7 +273,13 @@ impl Live {
             current.backends.insert(id, maps.backends.get(&id, 0)?);
         }
         for number in ids.of(Kind::Pool).flat_map(|(_, id)| ids.tables_of(id)) {
-            if let Some(table) = maps.maglev(number)? {
+            let known = self.tables.get(&number).cloned();
+            let table = match known {
+                Some(table) => Some(table),
+                None => maps.maglev(number)?.map(MaglevTable::from),
+            };
+            if let Some(table) = table {
+                self.tables.insert(number, MaglevTable::clone(&table));
                 current.tables.insert(number, table);
             }
         }
@@ -284,11 +317,21 @@ impl Live {
         object: &Object,
         neighbours: &mut UnboundedReceiver<NeighbourChange>,
     ) -> Result<()> {
-        for operation in plan {
-            tracing::debug!("{}", describe(&operation, ids));
-            match operation {
-                Operation::AwaitNextHops(ids) => self.await_next_hops(&ids, neighbours).await?,
-                operation => self.carry_out(&operation, object)?,
+        // Tables behind each other take the time of one.
+        let are_tables = |a: &Operation, b: &Operation| a.is_of_table() && b.is_of_table();
+        for some in plan.chunk_by(are_tables) {
+            for operation in some {
+                tracing::debug!("{}", describe(operation, ids));
+            }
+            match some {
+                [Operation::AwaitNextHops(ids)] => self.await_next_hops(ids, neighbours).await?,
+                [operation] => self.carry_out(operation, object)?,
+                tables => {
+                    for some in tables.chunks(MAX_TABLES_AT_ONCE) {
+                        self.set_tables(&some.iter().filter_map(Operation::table).collect())?;
+                        systemd::is_alive();
+                    }
+                }
             }
         }
         self.open_doors()
@@ -362,9 +405,15 @@ impl Live {
     /// # Errors
     ///
     /// As for [`Maps::set_maglev`].
-    pub(super) fn set_tables(&mut self, tables: &BTreeMap<u32, Vec<u32>>) -> Result<()> {
-        let tables = tables.iter().map(|(number, table)| (*number, &**table));
-        self.maps.set_maglev(&tables.collect::<Vec<_>>())
+    pub(super) fn set_tables(&mut self, tables: &BTreeMap<u32, MaglevTable>) -> Result<()> {
+        // Of those that are refused it is not known which are written.
+        self.tables.retain(|number, _| !tables.contains_key(number));
+        let written = tables.iter().map(|(number, table)| (*number, &**table));
+        self.maps.set_maglev(&written.collect::<Vec<_>>())?;
+        let written = tables.iter();
+        self.tables
+            .extend(written.map(|(number, table)| (*number, MaglevTable::clone(table))));
+        Ok(())
     }
 
     fn carry_out(&mut self, operation: &Operation, object: &Object) -> Result<()> {
@@ -385,7 +434,7 @@ impl Live {
                 self.backends.insert(*id, *backend);
             }
             Operation::AwaitNextHops(_) => {}
-            Operation::SetTable(pool, table) => maps.set_maglev(&[(*pool, table)])?,
+            Operation::SetTable(..) => self.set_tables(&operation.table().into_iter().collect())?,
             Operation::SetService(key, service) => maps.services.insert(key, service, 0)?,
             Operation::RemoveService(key) => maps.services.remove(key)?,
             Operation::SetAddress(key, address) => maps.addresses.insert(key, address, 0)?,

@@ -72,6 +72,19 @@ impl Layers {
             .collect()
     }
 
+    /// Whether a backend has only a part of its share yet, because it came back: the part grows with time.
+    pub fn are_growing(&self, config: &Config) -> bool {
+        let is_growing = |pool: &Pool, backend: &Backend| {
+            let back_for = self.of(pool, backend).back_for;
+            back_for.is_some_and(|back_for| back_for < pool.slow_start)
+        };
+        let mut pools = config.pools.iter();
+        pools.any(|pool| {
+            let mut backends = pool.backends.iter();
+            backends.any(|backend| is_growing(pool, backend))
+        })
+    }
+
     /// The status of a backend of `pool`.
     pub fn of(&self, pool: &Pool, backend: &Backend) -> BackendStatus {
         let said = self.0.get(&backend_name(pool, backend)).copied();

@@ -1,7 +1,7 @@
 //! A change of what runs: desired -> plan -> apply, beside the flows.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs,
     net::SocketAddr,
 };
@@ -13,7 +13,7 @@ use super::{
     backend_weights::Layers,
     cell_peers,
     describe::describe,
-    desired::{Attachment, Desired, desired},
+    desired::{Attachment, Desired, records},
     ended_count::EndedPart,
     evictions::{EndedFlows, ends, not_admitted},
     maglev_tables::choose,
@@ -30,12 +30,13 @@ use crate::{
     health::HealthVerdict,
     host,
     model::{
+        maglev::MaglevTable,
         names::backend_name,
         registry::{Ids, Kind},
     },
     network::cell::Cell,
     proxy::ProxyConfig,
-    system::files,
+    system::{files, systemd},
 };
 
 /// A change that has been found possible; nothing is done yet.
@@ -77,7 +78,8 @@ impl Change {
         } = wanted;
         let mut ids = ids.clone();
         ids.begin();
-        let mut desired = desired(&config, &places, layers, &mut ids)?;
+        let mut desired = records(&config, &places, &mut ids)?;
+        desired.add_tables(&config, layers, &ids, &mut live.built)?;
         desired.run_in(mode);
         let current = live.current(&ids)?;
         choose(&current, &mut desired, &config, &mut ids);
@@ -122,7 +124,7 @@ impl Change {
     }
 
     /// The tables of the pools, by id.
-    fn tables(&self) -> BTreeMap<u32, Vec<u32>> {
+    fn tables(&self) -> BTreeMap<u32, MaglevTable> {
         self.desired.tables.iter().cloned().collect()
     }
 
@@ -169,13 +171,11 @@ impl Change {
     }
 
     fn lacks_checks(&self, running: &Config, layers: &Layers) -> bool {
+        let listens = running.services.iter().flat_map(|service| &service.listen);
+        let listens: HashSet<&config::Listen> = listens.collect();
         let is_open = |service: &config::Service| {
-            let listens = running.services.iter().flat_map(|service| &service.listen);
-            let listens: Vec<_> = listens.collect();
-            service
-                .listen
-                .iter()
-                .any(|listen| listens.contains(&listen))
+            let mut here = service.listen.iter();
+            here.any(|listen| listens.contains(listen))
         };
         let services = self.config.services.iter();
         let pools = services.filter(|service| is_open(service));
@@ -282,6 +282,7 @@ impl Running {
             shares,
         } = change;
         self.adopt_ids(&ids)?;
+        systemd::is_alive();
         let changed =
             |(name, cell): &(&String, &Cell)| self.applied.cells.get(*name) != Some(*cell);
         let built: Vec<(&String, &Cell)> = cells.iter().filter(changed).collect();
@@ -303,7 +304,9 @@ impl Running {
         self.checks.heard.set(&config, &ids);
         self.shared_vips.acceptors.add(setup);
         self.shared_vips.legs.end_cut(&ends.cut).await;
+        systemd::is_alive();
         let made = self.make(plan, &ids, ends.cut, &built).await;
+        systemd::is_alive();
         if let Err(error) = made.and_then(|()| applied()) {
             self.stay();
             return Err(error);
@@ -314,6 +317,8 @@ impl Running {
         self.applied.tables = tables;
         self.applied.update_serving();
         self.applied.shares = shares;
+        self.applied.is_share_due = true;
+        self.passive.set(&config, &ids);
         let serving = &self.applied.serving;
         self.checks
             .set(&config, &ids, |backend| serving.contains(&backend));

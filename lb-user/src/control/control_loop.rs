@@ -248,7 +248,10 @@ impl Control {
         if self.settle_services() {
             self.note_pools();
         }
-        let shared = self.share();
+        let shared = match self.running.is_share_due() {
+            true => self.share(),
+            false => Ok(()),
+        };
         let over = self.state.drains.take_over();
         if !over.is_empty() {
             for name in &over {

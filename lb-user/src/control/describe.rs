@@ -342,7 +342,7 @@ mod tests {
             ),
             (Operation::UnmapNetwork(vlan), "unmap interface 3 VLAN 2003"),
             (
-                Operation::SetTable(1, Vec::new()),
+                Operation::SetTable(1, [].into()),
                 "set pool kas-a: no backend",
             ),
             (

@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use indexmap::IndexMap;
 use lb_common::{
     addr::{Be16, Be32, Mac},
-    maglev::TableMember,
     maps::{
         MAX_NETWORKS,
         backend::Backend,
@@ -24,14 +24,12 @@ use lb_common::{
     },
 };
 
-use super::{
-    backend_weights::{BackendShare, Layers},
-    rule_sets,
-};
+use super::{backend_weights::Layers, built_tables::BuiltTables, rule_sets};
 use crate::{
     config::{self, Config, Role, TCP_IP_BYTES},
     dataplane::attach::Mode,
     model::{
+        maglev::MaglevTable,
         names::{backend_name, parse_backend, protocol_number},
         registry::{Ids, Kind},
         rules::Rules,
@@ -77,25 +75,25 @@ pub struct Desired {
     /// Address of each backend's next hop: its own, or its gateway's.
     pub next_hops: BTreeMap<u32, IpAddr>,
     /// Maglev tables by pool id, or the number of the pool's other table.
-    pub tables: Vec<(u32, Vec<u32>)>,
+    pub tables: Vec<(u32, MaglevTable)>,
     /// Tables of these pools that nothing shall go by.
     pub stale_tables: Vec<u32>,
     /// Network and address of next hops of backends that are configured no more.
     pub retired_hops: Vec<(u16, IpAddr)>,
     /// Services by listening VIP and port.
-    pub services: Vec<(ServiceKey, Service)>,
+    pub services: IndexMap<ServiceKey, Service>,
 }
 
-/// Builds the records of `config`; `places` has every network of it by name. New names get ids.
+/// Builds the records of `config` but for the tables of its pools; `places` has every network of it by name. New names get
+/// ids.
 ///
 /// # Errors
 ///
 /// If ids run out: the limits of a running data plane are those of its first start. If an address
 /// that still finishes flows is to be something else.
-pub fn desired(
+pub fn records(
     config: &Config,
     places: &BTreeMap<String, Attachment>,
-    layers: &Layers,
     ids: &mut Ids,
 ) -> Result<Desired> {
     let mut desired = Desired::default();
@@ -106,7 +104,7 @@ pub fn desired(
         desired.add_network(network, place, config, ids)?;
     }
     for pool in &config.pools {
-        desired.add_pool(pool, config, layers, ids)?;
+        desired.add_pool(pool, config, ids)?;
     }
     for service in &config.services {
         desired.add_service(service, config, ids)?;
@@ -118,6 +116,28 @@ pub fn desired(
 }
 
 impl Desired {
+    /// Adds the tables of the pools of `config`, whose names have ids.
+    ///
+    /// # Errors
+    ///
+    /// If one has none.
+    pub fn add_tables(
+        &mut self,
+        config: &Config,
+        layers: &Layers,
+        ids: &Ids,
+        built: &mut BuiltTables,
+    ) -> Result<()> {
+        for pool in &config.pools {
+            let id = ids.get(Kind::Pool, &pool.name);
+            let id = id.with_context(|| format!("pool {} has no id", pool.name))?;
+            self.tables
+                .push((id, built.table(pool, config, layers, ids)?));
+        }
+        built.forget_all_but(config);
+        Ok(())
+    }
+
     fn add_network(
         &mut self,
         network: &config::Network,
@@ -298,14 +318,8 @@ impl Desired {
         Ok(())
     }
 
-    fn add_pool(
-        &mut self,
-        pool: &config::Pool,
-        config: &Config,
-        layers: &Layers,
-        ids: &mut Ids,
-    ) -> Result<()> {
-        let pool_id = ids.assign(Kind::Pool, &pool.name, config.limits.pools)?;
+    fn add_pool(&mut self, pool: &config::Pool, config: &Config, ids: &mut Ids) -> Result<()> {
+        ids.assign(Kind::Pool, &pool.name, config.limits.pools)?;
         let network = network_id(ids, &pool.network)?;
         let routes = config.network(&pool.network);
         for backend in &pool.backends {
@@ -323,8 +337,6 @@ impl Desired {
                 routes.map_or(backend.address, |network| network.next_hop(backend.address));
             self.next_hops.insert(id, next_hop);
         }
-        self.tables
-            .push((pool_id, table(pool, config, layers, ids)?));
         Ok(())
     }
 
@@ -367,7 +379,7 @@ impl Desired {
                 mark: key.mark(),
                 ..record
             };
-            self.services.push((key, record));
+            self.services.insert(key, record);
             let vip = Address {
                 kind: KIND_VIP,
                 ..Address::default()
@@ -420,41 +432,6 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
     host | reject | partial | events
 }
 
-/// The table of a pool of `config` whose backends have ids: which backends get new flows, and how many.
-///
-/// It is made for all of them that usually get flows, so that one that is out for a while moves no flows of the others:
-/// for backups only as long as they serve.
-///
-/// # Errors
-///
-/// If a backend has none.
-pub fn table(pool: &config::Pool, config: &Config, layers: &Layers, ids: &Ids) -> Result<Vec<u32>> {
-    let shares = layers.shares(pool).backends;
-    let has_backups = shares.iter().any(|it| it.backend.backup && it.share > 0);
-    let mut members = Vec::new();
-    for BackendShare {
-        backend,
-        share,
-        whole,
-    } in shares
-    {
-        let name = backend_name(pool, backend);
-        let id = ids.get(Kind::Backend, &name);
-        let id = id.with_context(|| format!("backend {name} has no id"))?;
-        if has_backups || !backend.backup {
-            members.push(TableMember {
-                id,
-                share,
-                whole,
-                name,
-            });
-        }
-    }
-    let weights = pool.backends.iter().map(|backend| backend.weight);
-    let seed = config.seed.as_deref().unwrap_or_default();
-    Ok(pool.balance.table(&members, weights, seed))
-}
-
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
     Ok(u16::try_from(ids.assign(
         Kind::Network,
@@ -468,6 +445,19 @@ pub(super) mod tests {
     use lb_common::maps::network::SnatPlaces;
 
     use super::{super::backend_weights::BackendStatus, *};
+
+    /// The records with the tables.
+    pub(crate) fn desired(
+        config: &Config,
+        places: &BTreeMap<String, Attachment>,
+        layers: &Layers,
+        ids: &mut Ids,
+    ) -> Result<Desired> {
+        let mut desired = records(config, places, ids)?;
+        desired.add_tables(config, layers, ids, &mut BuiltTables::default())?;
+        Ok(desired)
+    }
+
     use crate::api::Override;
 
     pub(crate) const CONFIG: &str = "
@@ -547,7 +537,7 @@ services:
         of_set.sort_by_key(|slot| built.snat.iter().position(|one| one.slot == *slot));
         let all = built.snat.iter().map(|one| one.slot);
         assert_eq!(of_set, all.collect::<Vec<_>>());
-        let (key, service) = built.services[1];
+        let (&key, &service) = built.services.get_index(1).unwrap();
         assert_eq!(key.vip, label("fd00:203::110"));
         assert!(built.rules.contains_key(&Owner::Service(service.id)));
         let backends = built.backends.iter().map(|(_, backend)| backend.address);
@@ -782,7 +772,8 @@ services:
             Layers(names.take(count).map(|name| (name, status)).collect())
         };
         let backends = |layers: &Layers| {
-            let table = table(pool, &config, layers, &ids).unwrap();
+            let table = BuiltTables::default().table(pool, &config, layers, &ids);
+            let table = table.unwrap();
             let backends: BTreeSet<u32> = table.iter().copied().collect();
             (table.len(), backends.into_iter().collect::<Vec<_>>())
         };

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lb_common::maps::{
-    rule::Owner,
-    service::{Service, ServiceKey},
-};
+use lb_common::maps::{rule::Owner, service::Service};
 
 use super::{desired::Desired, ended_count::EndedPart, plan::Current};
 use crate::{
@@ -80,8 +77,8 @@ pub fn not_admitted(desired: &Desired) -> EvictSelector {
 impl EndedFlows {
     /// Listeners that are gone: their flows have no way in any more.
     fn add_listeners(&mut self, current: &Current, desired: &Desired, ids: &Ids) {
-        let stays = |key: &ServiceKey| desired.services.iter().any(|(stays, _)| stays == key);
-        let gone = current.services.iter().filter(|(key, _)| !stays(key));
+        let gone = current.services.iter();
+        let gone = gone.filter(|(key, _)| !desired.services.contains_key(*key));
         let mut gone: Vec<_> = gone.collect();
         gone.sort_by_key(|(key, _)| (key.network, key.vip.raw(), key.port.raw(), key.protocol));
         for (key, service) in gone {
@@ -164,7 +161,7 @@ mod tests {
 
     use lb_common::{
         addr::Be16,
-        maps::{flow::Flow, rule::ALLOW},
+        maps::{flow::Flow, rule::ALLOW, service::ServiceKey},
     };
 
     use super::{

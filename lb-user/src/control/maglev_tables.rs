@@ -3,7 +3,10 @@
 //! them: the changed one is written whole to the one that is not in use, and each service's record
 //! switches over. Pure.
 
-use std::{collections::BTreeMap, iter};
+use std::{
+    collections::{BTreeMap, HashMap},
+    iter,
+};
 
 use lb_common::maps::{
     rule::Owner,
@@ -13,12 +16,19 @@ use lb_common::maps::{
 use super::{desired::Desired, plan::Current};
 use crate::{
     config::Config,
-    model::registry::{Ids, Kind},
+    model::{
+        maglev::MaglevTable,
+        registry::{Ids, Kind},
+    },
 };
+
+/// The services that go by each table, by its number.
+struct TableUsers(HashMap<u32, Vec<(ServiceKey, Service)>>);
 
 /// Has each pool of `config` use one of its tables: the one that it uses already, if that has what is
 /// wanted, or if nothing else changes of the services that go by it; else the other one.
 pub fn choose(current: &Current, desired: &mut Desired, config: &Config, ids: &mut Ids) {
+    let users = TableUsers::of(current);
     for pool in &config.pools {
         let Some(first) = ids.get(Kind::Pool, &pool.name) else {
             continue;
@@ -27,7 +37,7 @@ pub fn choose(current: &Current, desired: &mut Desired, config: &Config, ids: &m
             continue;
         };
         let second = ids.second_table(&pool.name);
-        let number = pick(current, desired, index, second);
+        let number = pick(current, &users, desired, index, second);
         desired.go_by(index, number);
         let stale = if number == first { second } else { Some(first) };
         desired.stale_tables.extend(stale);
@@ -38,12 +48,13 @@ pub fn choose(current: &Current, desired: &mut Desired, config: &Config, ids: &m
 /// The tables that services go by, and one of each pool that none of them goes by, as they stand in the maps;
 /// `ids` has from now on that flows go by them. For a change that was not completed: a pool may have both of
 /// its tables in use then.
-pub fn in_use(current: &Current, ids: &mut Ids) -> BTreeMap<u32, Vec<u32>> {
+pub fn in_use(current: &Current, ids: &mut Ids) -> BTreeMap<u32, MaglevTable> {
+    let users = TableUsers::of(current);
     let pools = ids.of(Kind::Pool);
     let pools: Vec<(String, u32)> = pools.map(|(name, id)| (name.to_owned(), id)).collect();
     let mut tables = BTreeMap::new();
     for (name, first) in pools {
-        let used = used(current, ids.tables_of(first));
+        let used = users.used(ids.tables_of(first));
         ids.go_by(&name, used.first().copied().unwrap_or(first));
         let numbers = if used.is_empty() { vec![first] } else { used };
         tables.extend(numbers.into_iter().map(|number| {
@@ -54,29 +65,44 @@ pub fn in_use(current: &Current, ids: &mut Ids) -> BTreeMap<u32, Vec<u32>> {
     tables
 }
 
-/// Those of these tables that services go by.
-fn used(current: &Current, numbers: impl Iterator<Item = u32>) -> Vec<u32> {
-    let used = numbers.filter(|number| users(current, *number).next().is_some());
-    used.collect()
+impl TableUsers {
+    fn of(current: &Current) -> Self {
+        let mut users: HashMap<u32, Vec<(ServiceKey, Service)>> = HashMap::new();
+        let services = current.services.iter();
+        for (key, service) in services.filter(|(_, service)| !service.is_of_cell()) {
+            let of_table = users.entry(service.pool).or_default();
+            of_table.push((*key, *service));
+        }
+        Self(users)
+    }
+
+    /// Those of these tables that services go by.
+    fn used(&self, numbers: impl Iterator<Item = u32>) -> Vec<u32> {
+        numbers
+            .filter(|number| self.0.contains_key(number))
+            .collect()
+    }
 }
 
-fn users(current: &Current, number: u32) -> impl Iterator<Item = (&ServiceKey, &Service)> {
-    let services = current.services.iter();
-    services.filter(move |(_, service)| !service.is_of_cell() && service.pool == number)
-}
-
-fn pick(current: &Current, desired: &Desired, index: usize, second: Option<u32>) -> u32 {
+fn pick(
+    current: &Current,
+    users: &TableUsers,
+    desired: &Desired,
+    index: usize,
+    second: Option<u32>,
+) -> u32 {
     let Some((first, wanted)) = desired.tables.get(index) else {
         return 0;
     };
     let first = *first;
-    let has = |number: u32| current.tables.get(&number).map_or(&[][..], Vec::as_slice) == wanted;
-    let used = used(current, iter::once(first).chain(second));
+    let has = |number: u32| current.tables.get(&number).cloned().unwrap_or_default() == *wanted;
+    let used = users.used(iter::once(first).chain(second));
     if let Some(number) = used.iter().copied().find(|number| has(*number)) {
         return number;
     }
     let stays = |number: u32| {
-        users(current, number).all(|(key, now)| stays(current, desired, *key, *now, first))
+        let mut users = users.0.get(&number).into_iter().flatten();
+        users.all(|(key, now)| stays(current, desired, *key, *now, first))
     };
     match used[..] {
         [number] if stays(number) => number,
@@ -90,8 +116,7 @@ fn pick(current: &Current, desired: &Desired, index: usize, second: Option<u32>)
 
 /// Whether a service becomes what it is, but for the table of its pool, whose first one this is.
 fn stays(current: &Current, desired: &Desired, key: ServiceKey, now: Service, pool: u32) -> bool {
-    let mut services = desired.services.iter();
-    let Some((_, wanted)) = services.find(|(wanted, _)| *wanted == key) else {
+    let Some(wanted) = desired.services.get(&key) else {
         return false;
     };
     let as_wanted = Service {
@@ -111,8 +136,11 @@ impl Desired {
             return;
         };
         let first = std::mem::replace(id, number);
-        let services = self.services.iter_mut().map(|(_, service)| service);
-        for service in services.filter(|service| service.pool == first) {
+        if first == number {
+            return;
+        }
+        let mut services = self.services.values_mut();
+        while let Some(service) = services.find(|service| service.pool == first) {
             service.pool = number;
         }
     }
@@ -127,7 +155,7 @@ mod tests {
     use super::{
         super::{
             backend_weights::Layers,
-            desired::{desired, tests::places},
+            desired::tests::{desired, places},
             plan::{carried_out, plan},
         },
         *,
@@ -188,7 +216,8 @@ services:
             (backend.address.raw(), backend.port.get())
         };
         let whole = |(key, service): (&ServiceKey, &Service)| {
-            let table = current.tables.get(&service.pool).into_iter().flatten();
+            let table = current.tables.get(&service.pool);
+            let table = table.into_iter().flat_map(|table| table.iter());
             let whole = Whole {
                 flags: service.flags,
                 budget: service.budget,

@@ -15,6 +15,7 @@ pub mod apply;
 pub(crate) mod attach;
 pub mod backend_weights;
 pub(crate) mod beginning;
+pub mod built_tables;
 pub mod cell_peers;
 pub mod change;
 pub mod checks;

@@ -21,6 +21,8 @@ const MAX_HOLD: Duration = Duration::from_secs(300);
 #[derive(Debug, Default)]
 pub(super) struct Passive {
     backends: BTreeMap<u32, Watched>,
+    /// Those that are out.
+    out: BTreeSet<u32>,
 }
 
 /// What follows for a backend.
@@ -62,31 +64,29 @@ impl Passive {
             self.backends.insert(id, Watched::new(answers));
             return None;
         };
-        let has_failed = failures(&answers) != failures(&known.answers);
-        let has_answered = answers.last_answer != known.answers.last_answer;
-        known.answers = answers;
-        if is_checked {
-            *known = Watched::new(answers);
-            return has_failed.then_some(Finding::Suspected);
+        let finding = known.note(is_checked, answers, now);
+        if known.out.is_some() {
+            self.out.insert(id);
+        } else {
+            self.out.remove(&id);
         }
-        if has_answered {
-            let was_out = known.times_out > 0;
-            *known = Watched::new(answers);
-            return was_out.then_some(Finding::Answers);
-        }
-        known.clients |= answers.clients;
-        known.turn(now)
+        finding
     }
 
     /// From now on there are these backends, and no others.
     pub(super) fn retain(&mut self, ids: &BTreeSet<u32>) {
         self.backends.retain(|id, _| ids.contains(id));
+        self.out.retain(|id| ids.contains(id));
+    }
+
+    /// The backends that get no new flows, because they do not answer.
+    pub(super) fn out(&self) -> impl Iterator<Item = u32> {
+        self.out.iter().copied()
     }
 
     /// Whether a backend gets no new flows, because it does not answer.
     pub(super) fn is_out(&self, id: u32) -> bool {
-        let known = self.backends.get(&id);
-        known.is_some_and(|known| known.out.is_some())
+        self.out.contains(&id)
     }
 }
 
@@ -99,6 +99,23 @@ impl Watched {
             times_out: 0,
             out: None,
         }
+    }
+
+    fn note(&mut self, is_checked: bool, answers: BackendAnswers, now: Instant) -> Option<Finding> {
+        let has_failed = failures(&answers) != failures(&self.answers);
+        let has_answered = answers.last_answer != self.answers.last_answer;
+        self.answers = answers;
+        if is_checked {
+            *self = Self::new(answers);
+            return has_failed.then_some(Finding::Suspected);
+        }
+        if has_answered {
+            let was_out = self.times_out > 0;
+            *self = Self::new(answers);
+            return was_out.then_some(Finding::Answers);
+        }
+        self.clients |= answers.clients;
+        self.turn(now)
     }
 
     /// Takes it out, if enough clients had no answer, one where it is on trial; or puts it on trial.

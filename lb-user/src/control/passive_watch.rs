@@ -1,7 +1,8 @@
 //! Passive health while `lb` runs: how backends answer is looked at with every tick.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    mem,
     path::Path,
     time::{Duration, Instant},
 };
@@ -13,18 +14,24 @@ use super::{
     control_loop::Control,
     passive::{Finding, Passive},
     running::Running,
+    verdicts::pool_of,
 };
 use crate::{
     api::Severity,
-    config::time_text,
-    dataplane::backend_answers::AnswerTable,
-    model::{names::backend_name, registry::Kind},
+    config::{Config, time_text},
+    dataplane::backend_answers::{AnswerTable, AnswerWords},
+    model::{
+        names::backend_name,
+        registry::{Ids, Kind},
+    },
 };
 
 /// What the data plane counts, and what was found by it.
 #[derive(Debug)]
 pub struct PassiveWatch {
     table: Option<AnswerTable>,
+    /// The backends that are configured, by their ids, with what was counted of them at the last look.
+    seen: BTreeMap<u32, Option<AnswerWords>>,
     pub(super) passive: Passive,
 }
 
@@ -37,8 +44,42 @@ impl PassiveWatch {
     pub(crate) fn open(folder: &Path) -> Result<Self> {
         Ok(Self {
             table: AnswerTable::open(folder)?,
+            seen: BTreeMap::new(),
             passive: Passive::default(),
         })
+    }
+
+    /// From now on the backends of `config` are looked at.
+    pub(crate) fn set(&mut self, config: &Config, ids: &Ids) {
+        let pools = config.pools.iter();
+        let names = pools.flat_map(|pool| {
+            let backends = pool.backends.iter();
+            backends.map(|backend| backend_name(pool, backend))
+        });
+        let before = mem::take(&mut self.seen);
+        let seen = names.filter_map(|name| {
+            let id = ids.get(Kind::Backend, &name)?;
+            Some((id, before.get(&id).copied().flatten()))
+        });
+        self.seen = seen.collect();
+        self.passive.retain(&self.seen.keys().copied().collect());
+    }
+
+    /// The backends that something has been counted of since the last look, and those that are out.
+    fn changed(&mut self) -> BTreeSet<u32> {
+        let Some(table) = &self.table else {
+            return BTreeSet::new();
+        };
+        let mut changed: BTreeSet<u32> = self.passive.out().collect();
+        for (id, seen) in &mut self.seen {
+            let words = table.words(*id);
+            if *seen != Some(words) {
+                // Clients are taken at each look.
+                *seen = Some(words.without_clients());
+                changed.insert(*id);
+            }
+        }
+        changed
     }
 }
 
@@ -71,6 +112,7 @@ impl Control {
                 Finding::Trial => TRIAL.to_owned(),
                 Finding::Answers => "answers again".to_owned(),
             };
+            self.running.applied.is_share_due = true;
             self.note_answers(&backend, matches!(finding, Finding::Out(_)), &words);
         }
     }
@@ -120,30 +162,25 @@ fn out_words(hold: Duration) -> String {
 
 impl Running {
     fn look_at_answers(&mut self) -> Vec<Found> {
-        let PassiveWatch { table, passive } = &mut self.passive;
-        let Some(table) = table else {
-            return Vec::new();
-        };
-        let (mut ids, mut all, now) = (BTreeSet::new(), Vec::new(), Instant::now());
-        for pool in &self.applied.config.pools {
-            for backend in &pool.backends {
-                let name = backend_name(pool, backend);
-                let Some(id) = self.applied.ids.get(Kind::Backend, &name) else {
-                    continue;
-                };
-                ids.insert(id);
-                let mut answers = table.get(id);
-                answers.clients = table.take_clients(id);
-                let finding = passive.note(id, pool.health.is_some(), answers, now);
-                all.extend(finding.map(|finding| Found {
-                    backend: name,
-                    id,
-                    network: pool.network.clone(),
-                    finding,
-                }));
-            }
-        }
-        passive.retain(&ids);
-        all
+        let changed = self.passive.changed();
+        let now = Instant::now();
+        let found = changed.into_iter().filter_map(|id| self.look_at(id, now));
+        found.collect()
+    }
+
+    fn look_at(&mut self, id: u32, now: Instant) -> Option<Found> {
+        let table = self.passive.table.as_ref()?;
+        let name = self.applied.ids.name(Kind::Backend, id)?;
+        let pool = self.applied.config.pool(pool_of(name))?;
+        let mut answers = table.get(id);
+        answers.clients = table.take_clients(id);
+        let is_checked = pool.health.is_some();
+        let finding = self.passive.passive.note(id, is_checked, answers, now)?;
+        Some(Found {
+            backend: name.to_owned(),
+            id,
+            network: pool.network.clone(),
+            finding,
+        })
     }
 }

@@ -4,7 +4,7 @@
 //! to it, and a VIP is opened last; removals go the other way round. So after any crash in between
 //! a service is wholly old, wholly new, or not there yet.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ipnet::IpNet;
 use lb_common::{
@@ -21,7 +21,11 @@ use super::{
     desired::Desired,
     rule_sets::{self, RuleSetChoice},
 };
-use crate::model::{rules::Rules, snat::SnatSlot};
+use crate::model::{
+    maglev::{self, MaglevTable},
+    rules::Rules,
+    snat::SnatSlot,
+};
 
 /// What the maps hold.
 #[derive(Clone, Debug, Default)]
@@ -45,15 +49,15 @@ pub struct Current {
     /// Backends by id.
     pub backends: HashMap<u32, Backend>,
     /// Maglev tables by pool id.
-    pub tables: HashMap<u32, Vec<u32>>,
+    pub tables: HashMap<u32, MaglevTable>,
     /// Services.
     pub services: HashMap<ServiceKey, Service>,
 }
 
 impl Current {
-    /// Whether a backend has new flows.
-    pub fn serves(&self, backend: u32) -> bool {
-        self.tables.values().any(|table| table.contains(&backend))
+    /// The backends that have new flows.
+    pub fn serving(&self) -> BTreeSet<u32> {
+        maglev::members(self.tables.values())
     }
 }
 
@@ -83,7 +87,7 @@ pub enum Operation {
     /// Waits until the next hops of these backends are known, or some have had their time.
     AwaitNextHops(Vec<u32>),
     /// Replaces a pool's Maglev table.
-    SetTable(u32, Vec<u32>),
+    SetTable(u32, MaglevTable),
     /// Writes a service.
     SetService(ServiceKey, Service),
     /// Removes a service.
@@ -97,6 +101,19 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Whether it replaces a table.
+    pub(super) const fn is_of_table(&self) -> bool {
+        matches!(self, Self::SetTable(..))
+    }
+
+    /// The table that it writes, with its number.
+    pub(super) fn table(&self) -> Option<(u32, MaglevTable)> {
+        match self {
+            Self::SetTable(number, table) => Some((*number, MaglevTable::clone(table))),
+            _ => None,
+        }
+    }
+
     /// Whether it only makes networks known; such steps are at the beginning of a plan.
     pub const fn is_of_networks(&self) -> bool {
         match self {
@@ -158,7 +175,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             .get(pool)
             .map_or(!table.is_empty(), |current| current != table)
         {
-            plan.push(Operation::SetTable(*pool, table.clone()));
+            plan.push(Operation::SetTable(*pool, MaglevTable::clone(table)));
         }
     }
     for (key, service) in &desired.services {
@@ -188,7 +205,8 @@ fn quotas(current: &Current, desired: &Desired) -> Vec<Operation> {
     let quotas = desired.quotas.iter().copied();
     let quotas = quotas.filter(|(index, most)| current.quotas.get(index) != Some(most));
     let stale = current.quotas.keys().copied();
-    let stale = stale.filter(|index| !desired.quotas.iter().any(|(wanted, _)| wanted == index));
+    let wanted: HashSet<u32> = desired.quotas.iter().map(|(index, _)| *index).collect();
+    let stale = stale.filter(|index| !wanted.contains(index));
     let mut stale: Vec<u32> = stale.collect();
     stale.sort_unstable();
     let limits = quotas.chain(stale.into_iter().map(|index| (index, 0)));
@@ -226,7 +244,7 @@ fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, RuleSet
     let networks = current.networks.values();
     let networks = networks.flat_map(|network| [network.sources, network.destinations]);
     let services = current.services.values().map(|service| service.rules);
-    let used: Vec<u32> = networks.chain(services).collect();
+    let used: HashSet<u32> = networks.chain(services).collect();
     let choose = |(owner, rules): (&Owner, &Rules)| {
         let choice = rule_sets::choose(*owner, rules, &current.rules, |set| used.contains(&set));
         (*owner, choice)
@@ -255,8 +273,11 @@ fn write_rules(
 
 /// Empties the sets that nothing points to any more.
 fn clear_rules(current: &Current, choices: &BTreeMap<Owner, RuleSetChoice>) -> Vec<Operation> {
-    let chosen = |set: u32| choices.values().any(|choice| choice.set == set);
-    let stale = current.rules.iter().filter(|(set, _)| !chosen(**set));
+    let chosen: HashSet<u32> = choices.values().map(|choice| choice.set).collect();
+    let stale = current
+        .rules
+        .iter()
+        .filter(|(set, _)| !chosen.contains(set));
     stale.map(|(set, rules)| clear(*set, rules)).collect()
 }
 
@@ -270,7 +291,7 @@ fn clear_tables(current: &Current, desired: &Desired) -> Vec<Operation> {
     };
     let stale = desired.stale_tables.iter().filter(filled);
     stale
-        .map(|number| Operation::SetTable(*number, Vec::new()))
+        .map(|number| Operation::SetTable(*number, MaglevTable::default()))
         .collect()
 }
 
@@ -295,12 +316,8 @@ fn new_addresses(
 fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
     let mut plan = Vec::new();
     let mut unresolved = Vec::new();
-    let wanted: HashSet<u32> = desired
-        .tables
-        .iter()
-        .flat_map(|(_, table)| table.iter().copied())
-        .collect();
-    let serving: HashSet<u32> = current.tables.values().flatten().copied().collect();
+    let wanted = maglev::members(desired.tables.iter().map(|(_, table)| table));
+    let serving = current.serving();
     for (id, backend) in &desired.backends {
         let known = current.backends.get(id).copied().unwrap_or_default();
         let same_hop = known.address == backend.address && known.network == backend.network;
@@ -336,7 +353,7 @@ fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
         }
     }
     for key in current.services.keys() {
-        if !desired.services.iter().any(|(wanted, _)| wanted == key) {
+        if !desired.services.contains_key(key) {
             plan.push(Operation::RemoveService(*key));
         }
     }

@@ -14,7 +14,7 @@ use super::{
     backend_weights::Layers,
     checks::{Checks, LiveBackends},
     data_plane::DataPlane,
-    desired::{Attachment, table},
+    desired::Attachment,
     ending::Ending,
     maglev_tables::in_use,
     passive_watch::PassiveWatch,
@@ -26,6 +26,7 @@ use crate::{
     dataplane::pins::Pins,
     flows::log::Reporter,
     model::{
+        maglev::MaglevTable,
         names::parse_backend,
         registry::{Ids, Kind},
     },
@@ -86,7 +87,7 @@ struct SharedPool {
     /// The share of each backend, in the order of the file.
     shares: Vec<u32>,
     /// The Maglev table of them.
-    table: Vec<u32>,
+    table: MaglevTable,
 }
 
 impl Running {
@@ -142,6 +143,17 @@ impl Running {
     ///
     /// If the kernel refuses a table.
     pub fn share(&mut self, layers: &Layers) -> Result<Vec<String>> {
+        let shared = self.share_by(layers);
+        self.applied.is_share_due = shared.is_err() || layers.are_growing(&self.applied.config);
+        shared
+    }
+
+    /// Whether [`Self::share`] may find others, though nothing has happened that is reported.
+    pub(super) const fn is_share_due(&self) -> bool {
+        self.applied.is_share_due
+    }
+
+    fn share_by(&mut self, layers: &Layers) -> Result<Vec<String>> {
         let mut result = Ok(());
         let mut shared = Vec::new();
         let config = &self.applied.config;
@@ -150,7 +162,8 @@ impl Running {
             if self.applied.shares.get(&pool.name) == Some(&shares) {
                 continue;
             }
-            match table(pool, config, layers, &self.applied.ids) {
+            let built = &mut self.data_plane.live.built;
+            match built.table(pool, config, layers, &self.applied.ids) {
                 Ok(table) => shared.push(SharedPool {
                     name: pool.name.clone(),
                     shares,
@@ -192,7 +205,7 @@ impl Running {
             for number in self.applied.ids.tables_of(id.unwrap_or_default()) {
                 let known = self.applied.tables.get(&number);
                 if known.is_some_and(|known| *known != pool.table) {
-                    tables.insert(number, pool.table.clone());
+                    tables.insert(number, MaglevTable::clone(&pool.table));
                 }
             }
         }
@@ -213,6 +226,7 @@ impl Running {
         self.applied.update_serving();
         // The shares that the tables were made of are not known: they are written anew.
         self.applied.shares.clear();
+        self.applied.is_share_due = true;
         self.applied.retired.keep(&current, &self.applied.ids);
         Ok(())
     }

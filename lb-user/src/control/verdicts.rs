@@ -116,7 +116,7 @@ impl Control {
 }
 
 /// The pool in a backend's name in the registry.
-fn pool_of(backend: &str) -> &str {
+pub(super) fn pool_of(backend: &str) -> &str {
     backend.split_once('/').map_or(backend, |(pool, _)| pool)
 }
 

@@ -14,8 +14,7 @@ use crate::{
     control::{
         applied::is_applied,
         apply::Live,
-        backend_weights::Layers,
-        desired::{Attachment, desired},
+        desired::{Attachment, records},
         network_setup::{find_nics, without_nic},
     },
     dataplane::{
@@ -62,7 +61,7 @@ pub fn take_over(config: &Config, pins: &Pins, manner: StartOptions) -> Result<O
 }
 
 /// `taken` are the ids that the configuration finds taken.
-fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&Live) -> Result<Ids>) -> Result<()> {
+fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&mut Live) -> Result<Ids>) -> Result<()> {
     prepare::check(pins, Some(config))?;
     let nics = find_nics(config, pins)?;
     // Before the first start is complete, and where another version runs, there is nothing to fit into.
@@ -70,14 +69,14 @@ fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&Live) -> Result<Ids>)
     if !is_applied(pins) || !pins.exist() || is_other()? || !lost(pins).is_empty() {
         return Ok(());
     }
-    let live = Live::new(Maps::open(&pins.maps())?);
+    let mut live = Live::new(Maps::open(&pins.maps())?);
     let config = Config {
         limits: live.limits(),
         ..config.clone()
     };
     let places = places(&config, &nics, pins);
-    let mut ids = taken(&live)?;
-    desired(&config, &places, &Layers::default(), &mut ids).map(drop)
+    let mut ids = taken(&mut live)?;
+    records(&config, &places, &mut ids).map(drop)
 }
 
 /// Where the networks would be, as far as it can be known.

@@ -148,6 +148,8 @@ struct Found<'a> {
     ids: Ids,
     /// What the maps have.
     current: Current,
+    /// The backends that have new flows by that.
+    serving: BTreeSet<u32>,
     places: BTreeMap<String, Attachment>,
     cells: BTreeMap<String, Cell>,
     residents: Residents,
@@ -203,6 +205,7 @@ impl<'a> Found<'a> {
             object,
             live,
             ids,
+            serving: current.serving(),
             current,
             places,
             cells,
@@ -257,7 +260,7 @@ impl<'a> Found<'a> {
 
     fn layers(&self) -> Layers {
         let live = LiveBackends {
-            serves: &|id| self.current.serves(id),
+            serves: &|id| self.serving.contains(&id),
             // No thread follows next hops yet.
             is_silent: &|_| false,
         };
@@ -275,6 +278,7 @@ impl<'a> Found<'a> {
             live,
             ids,
             current,
+            serving,
             places,
             cells,
             residents,
@@ -292,7 +296,7 @@ impl<'a> Found<'a> {
         let (neighbours, next_hops) =
             threads::resolve(&config, change.desired(), &ids, pins, &report)?;
         threads::check(&config, &places, &ids, pins, &neighbours, &mut checks)?;
-        checks.set(&config, &ids, |backend| current.serves(backend));
+        checks.set(&config, &ids, |backend| serving.contains(&backend));
         let flows = UsageTable::open(&pins.maps())?;
         let accounts = Accounts {
             legs: Legs::beside(
@@ -319,6 +323,7 @@ impl<'a> Found<'a> {
             tables: current.tables.into_iter().collect(),
             serving: BTreeSet::new(),
             shares: BTreeMap::new(),
+            is_share_due: true,
             retired: Retired::default(),
             renamed: false,
         };

@@ -24,6 +24,10 @@ const STRIDE: usize = size_of::<BackendAnswers>();
 const WORDS: usize = 3;
 const _: () = assert!(STRIDE == WORDS * size_of::<u64>());
 
+/// A value as it is in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnswerWords([u64; WORDS]);
+
 /// The mapped array `BACKEND_ANSWERS`.
 #[derive(Clone, Debug)]
 pub struct AnswerTable {
@@ -47,18 +51,15 @@ impl AnswerTable {
 
     /// Of the backend with this id, as it is now; nothing beyond the end.
     pub fn get(&self, backend_id: u32) -> BackendAnswers {
-        let word = |index| {
+        self.words(backend_id).answers()
+    }
+
+    /// The same, to be compared.
+    pub fn words(&self, backend_id: u32) -> AnswerWords {
+        AnswerWords([0, 1, 2].map(|index| {
             let word = self.word(backend_id, index);
             word.map_or(0, |word| word.load(Ordering::Relaxed))
-        };
-        let [first, second] = [word(0), word(1)].map(halves);
-        BackendAnswers {
-            unanswered: first[0],
-            refused: first[1],
-            redispatched: second[0],
-            last_answer: second[1],
-            clients: word(2),
-        }
+        }))
     }
 
     /// Forgets its clients so far, which it gives.
@@ -77,6 +78,28 @@ impl AnswerTable {
         // SAFETY: the word is inside the mapping, which lives as long as `self`, and aligned to eight bytes; the
         // kernel's side changes its halves by atomic operations and single stores.
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
+    }
+}
+
+impl AnswerWords {
+    /// What they say.
+    pub fn answers(self) -> BackendAnswers {
+        let Self([first, second, clients]) = self;
+        let [first, second] = [first, second].map(halves);
+        BackendAnswers {
+            unanswered: first[0],
+            refused: first[1],
+            redispatched: second[0],
+            last_answer: second[1],
+            clients,
+        }
+    }
+
+    /// The same without clients.
+    #[must_use]
+    pub const fn without_clients(self) -> Self {
+        let Self([first, second, _]) = self;
+        Self([first, second, 0])
     }
 }
 

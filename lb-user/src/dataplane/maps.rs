@@ -550,10 +550,17 @@ pub(super) fn sum(
 /// A Maglev table as an inner map, as [`table`] has it.
 fn maglev_map(ids: &[u32], turns: u32, pool: u32) -> Result<Array<MapData, u32>> {
     let size = u32::try_from(ids.len()).context("a Maglev table has less than 2^32 entries")?;
-    let mut shares = BTreeMap::<u32, u32>::new();
-    for id in ids {
-        *shares.entry(*id).or_default() += 1;
-    }
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    let same = sorted.chunk_by(|a, b| a == b);
+    let shares = same.filter_map(|same| Some((*same.first()?, u32::try_from(same.len()).ok()?)));
+    let shares: Vec<(u32, u32)> = shares.collect();
+    let share = |id: &u32| {
+        let place = shares.binary_search_by_key(id, |(id, _)| *id).ok();
+        place
+            .and_then(|place| shares.get(place))
+            .map_or(0, |(_, share)| *share)
+    };
     let backends = u32::try_from(shares.len()).context("no more backends than entries")?;
     let count = table::values(size, backends);
     let inner = Array::<MapData, u32>::create(count, BPF_F_INNER_MAP)?;
@@ -561,9 +568,9 @@ fn maglev_map(ids: &[u32], turns: u32, pool: u32) -> Result<Array<MapData, u32>>
     let values: Vec<u32> = iter::once(size)
         .chain(ids.iter().copied())
         .chain(iter::once(turns))
-        .chain(ids.iter().map(|id| shares[id]))
+        .chain(ids.iter().map(share))
         .chain([pool, backends])
-        .chain(shares.keys().copied())
+        .chain(shares.iter().map(|(id, _)| *id))
         .collect();
     batch::update(&inner, &keys, &values)?;
     Ok(inner)

@@ -13,6 +13,7 @@ use super::{dial::candidates::ProxyPool, route::RouteTable};
 use crate::{
     config::{self, Balance, Config, Ech, Otherwise, Target},
     model::{
+        maglev::MaglevTable,
         names::backend_name,
         registry::{Ids, Kind},
         snat::{SnatSlot, snat_name},
@@ -143,7 +144,7 @@ impl SniRouting {
 
 impl ProxyConfig {
     /// The setup of `config`; `ids` has its names, and `tables` are the Maglev tables of its pools by id.
-    pub fn new(config: &Config, ids: &Ids, tables: &BTreeMap<u32, Vec<u32>>) -> Self {
+    pub fn new(config: &Config, ids: &Ids, tables: &BTreeMap<u32, MaglevTable>) -> Self {
         let mut setup = Self::default();
         for network in &config.networks {
             let sources = network.snat.iter().filter_map(|snat| v4(snat.address));
@@ -238,7 +239,7 @@ impl ProxyConfig {
         }
     }
 
-    fn add_pool(&mut self, pool: &config::Pool, ids: &Ids, tables: &BTreeMap<u32, Vec<u32>>) {
+    fn add_pool(&mut self, pool: &config::Pool, ids: &Ids, tables: &BTreeMap<u32, MaglevTable>) {
         let id = ids.table(&pool.name).unwrap_or_default();
         let table = tables.get(&id).cloned().unwrap_or_default();
         let backends = pool.backends.iter().filter_map(|backend| {

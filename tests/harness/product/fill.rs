@@ -9,7 +9,8 @@ use lb_user::{
     control::{
         apply::Live,
         backend_weights::Layers,
-        desired::{Attachment, Desired, desired},
+        built_tables::BuiltTables,
+        desired::{Attachment, Desired, records},
         plan::plan,
     },
     dataplane::{attach::Mode, maps::Maps, object::Object, pins::Pins, snat_ports::lots},
@@ -60,7 +61,9 @@ pub(crate) fn fill(
 ) -> Result<Filled> {
     let (places, cells) = places(loaded, config, partial.is_some());
     let mut ids = Ids::default();
-    let mut desired = desired(config, &places, &Layers::default(), &mut ids)?;
+    let mut desired = records(config, &places, &mut ids)?;
+    let mut built = BuiltTables::default();
+    desired.add_tables(config, &Layers::default(), &ids, &mut built)?;
     desired.run_in(partial.unwrap_or(Mode::Native));
     let mut live = Live::new(Maps::open(&pins.maps())?);
     live.save_ids(&ids)?;

@@ -30,10 +30,9 @@ const LEAST: u32 = 1000;
 #[privileged_test]
 fn no_flow_goes_to_the_backend_of_a_service_whose_record_was_written_meanwhile() {
     let (lb, _) = data_plane(IDS);
-    let record = |(key, _): &(_, _)| lb.maps.services.get(key, 0).expect("a record");
-    let services = &lb.desired.services[..2];
-    let keys = services.iter().map(|(key, _)| *key).collect::<Vec<_>>();
-    let records = services.iter().map(record).collect::<Vec<_>>();
+    let record = |key| lb.maps.services.get(key, 0).expect("a record");
+    let keys: Vec<_> = lb.desired.services.keys().copied().take(2).collect();
+    let records = keys.iter().map(record).collect::<Vec<_>>();
     let (keys, records) = (keys.repeat(TIMES), records.repeat(TIMES));
     let (nic, _) = lb.on_all_cpus();
     let map = &lb.raw_maps()["SERVICES"];
@@ -84,7 +83,8 @@ fn no_flow_goes_to_the_backend_of_a_service_whose_record_was_written_meanwhile()
 #[privileged_test]
 fn a_record_with_the_mark_of_another_key_opens_no_flow() {
     let (mut lb, _) = data_plane(IDS);
-    let [(key, _), (other, _)] = lb.desired.services[..2] else {
+    let mut keys = lb.desired.services.keys().copied();
+    let (Some(key), Some(other)) = (keys.next(), keys.next()) else {
         panic!("two services");
     };
     let own = lb.maps.services.get(&key, 0).expect("a record");

@@ -279,7 +279,7 @@ impl Referred {
             slots: slots.collect(),
             services: services.map(|service| service.id).collect(),
             tables: tables.map(|service| service.pool).collect(),
-            backends: current.tables.values().flatten().copied().collect(),
+            backends: current.serving(),
             networks: mapped,
             labels: labels.filter_map(addr6::index).collect(),
         }
@@ -522,7 +522,7 @@ mod tests {
             networks: [(2, network)].into(),
             network_ids: [(NetworkKey::default(), 2)].into(),
             services: [(ServiceKey::default(), service)].into(),
-            tables: [(286, vec![40])].into(),
+            tables: [(286, [40].into())].into(),
             ..Current::default()
         };
         let mut waiting = retired();
@@ -600,7 +600,7 @@ networks:
             networks: [(1, network), (2, network)].into(),
             network_ids: [(NetworkKey::default(), 1)].into(),
             services: [(ServiceKey::default(), service)].into(),
-            tables: [(1, vec![1, 1, 1])].into(),
+            tables: [(1, [1, 1, 1].into())].into(),
             ..Current::default()
         };
         let text = "

@@ -27,6 +27,7 @@ use crate::{
     },
     flows::log::Reporter,
     model::{
+        maglev::MaglevTable,
         registry::{Ids, Kind},
         snat::{SnatFlowId, SnatSlot, parse_name},
     },
@@ -129,7 +130,7 @@ impl Live {
                 for number in ids.tables_of(id) {
                     let table = self.maps.maglev(number)?;
                     if table.is_some_and(|table| !table.is_empty()) {
-                        self.maps.set_maglev(&[(number, &[])])?;
+                        self.set_tables(&[(number, MaglevTable::default())].into())?;
                     }
                 }
             }

@@ -19,6 +19,7 @@ use lb_common::{
 use crate::{
     config::{Algorithm, ProxyProtocol},
     dataplane::affinities::AffineClient,
+    model::maglev::MaglevTable,
 };
 
 /// What a client has that its backend is chosen by.
@@ -69,7 +70,7 @@ pub struct ProxyPool {
     /// How its backends get the addresses of their clients.
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Its Maglev table: ids of backends.
-    table: Vec<u32>,
+    table: MaglevTable,
     /// How many entries of it each backend has.
     shares: BTreeMap<u32, u32>,
     backends: BTreeMap<u32, SocketAddrV4>,
@@ -91,12 +92,12 @@ impl ProxyPool {
     pub fn new(
         network: String,
         network_id: u16,
-        table: Vec<u32>,
+        table: MaglevTable,
         backends: BTreeMap<u32, SocketAddrV4>,
         proxy_protocol: Option<ProxyProtocol>,
     ) -> Self {
         let mut shares = BTreeMap::<u32, u32>::new();
-        for id in &table {
+        for id in table.iter() {
             *shares.entry(*id).or_default() += 1;
         }
         let serving = shares.keys().filter(|id| backends.contains_key(id)).count();
@@ -255,7 +256,7 @@ mod tests {
         });
         let table = maglev::build(&members.collect::<Vec<_>>(), 509, "");
         let backends = (1..=4).map(|id| (id, address(id)));
-        ProxyPool::new("mgmt".to_owned(), 2, table, backends.collect(), None)
+        ProxyPool::new("mgmt".to_owned(), 2, table.into(), backends.collect(), None)
     }
 
     fn key(port: u16) -> FlowKey {
@@ -289,7 +290,7 @@ mod tests {
     #[test]
     fn backends_take_turns_over_the_changes_of_a_pool() {
         let mut one = pool(&[1, 2, 3]).balanced(Algorithm::RoundRobin);
-        one.table = vec![1, 2, 3];
+        one.table = [1, 2, 3].into();
         assert_eq!(
             firsts(&one, &BTreeMap::new()),
             BTreeMap::from([(1, 1000), (2, 1000), (3, 1000)])
@@ -299,7 +300,7 @@ mod tests {
             |_| 0,
         );
         let mut next = pool(&[1, 2, 3]).balanced(Algorithm::RoundRobin);
-        next.table = vec![1, 2, 3];
+        next.table = [1, 2, 3].into();
         next.take_turns(&one);
         assert_eq!(begin(&next, 7), 1, "not the first again");
     }

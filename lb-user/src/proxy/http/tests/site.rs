@@ -209,7 +209,7 @@ impl Site {
         for (id, (name, backend)) in (1..).zip(names.iter().zip(&backends)) {
             all.insert(id, backend.address);
             let one = [(id, backend.address)].into();
-            let pool = ProxyPool::new(NETWORK.to_owned(), 3, vec![id], one, None);
+            let pool = ProxyPool::new(NETWORK.to_owned(), 3, [id].into(), one, None);
             pools.insert((*name).to_owned(), Arc::new(pool));
         }
         let table = all.keys().copied().cycle().take(509).collect();
@@ -218,7 +218,7 @@ impl Site {
             ("gone", vec![99], [(99, closed)].into()),
             ("empty", Vec::new(), BTreeMap::new()),
         ] {
-            let pool = ProxyPool::new(NETWORK.to_owned(), 3, table, backends, None);
+            let pool = ProxyPool::new(NETWORK.to_owned(), 3, table.into(), backends, None);
             pools.insert(name.to_owned(), Arc::new(pool));
         }
         let setup = ProxyConfig {

@@ -6,6 +6,7 @@ pub(crate) mod churn;
 mod documents;
 mod history;
 mod json;
+mod large;
 mod look_back;
 mod node;
 mod order;

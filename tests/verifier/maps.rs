@@ -8,6 +8,8 @@ use lb_user::dataplane::object::OBJECT;
 
 /// Flag of a map that userspace may have in its memory (include/uapi/linux/bpf.h).
 const MMAPABLE: u32 = 1 << 10;
+/// Flag of a map whose entries take memory as they come.
+const NO_PREALLOC: u32 = 1;
 
 /// What the object and the list both have of a map.
 #[derive(Debug, PartialEq)]
@@ -17,6 +19,7 @@ struct Facts {
     value_bytes: u32,
     entries: u32,
     is_mmapable: bool,
+    is_preallocated: bool,
 }
 
 impl Facts {
@@ -27,6 +30,7 @@ impl Facts {
             value_bytes: map.value_size(),
             entries: map.max_entries(),
             is_mmapable: map.map_flags() & MMAPABLE != 0,
+            is_preallocated: map.map_flags() & NO_PREALLOC == 0,
         }
     }
 
@@ -43,6 +47,7 @@ impl Facts {
                 MapSize::Limited(_) => entries,
             },
             is_mmapable: map.is_mmapable,
+            is_preallocated: map.is_preallocated,
         }
     }
 }

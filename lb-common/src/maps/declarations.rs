@@ -69,6 +69,9 @@ pub struct MapDeclaration {
     pub map_type: MapType,
     /// Whether userspace has it in its memory.
     pub is_mmapable: bool,
+    /// Whether the kernel takes the memory of all entries with the map; otherwise that of each one with the entry
+    /// (`BPF_F_NO_PREALLOC`).
+    pub is_preallocated: bool,
     /// Bytes of a key; 0 where there is none.
     pub key_bytes: usize,
     /// Bytes of a value.
@@ -217,6 +220,7 @@ pub const MAPS: [MapDeclaration; 45] = [
         .holds("number", "what the numbers of a connection become that was handed over")
         .used("user; one field by XDP", BOTH),
     hash::<u32, SpliceName>("SPLICE_NAMES", Limited("`handed_over`, and 1024 under way"))
+        .as_used()
         .holds("flow id", "name that the client of a connection that was handed over has requested")
         .used(USER, USER),
     array::<u32>("USAGE", Limited("257 + `services`"))
@@ -374,6 +378,7 @@ impl MapDeclaration {
             name,
             map_type,
             is_mmapable: false,
+            is_preallocated: !matches!(map_type, MapType::LpmTrie),
             key_bytes,
             value_bytes,
             size,
@@ -386,6 +391,11 @@ impl MapDeclaration {
 
     const fn mapped(mut self) -> Self {
         self.is_mmapable = true;
+        self
+    }
+
+    const fn as_used(mut self) -> Self {
+        self.is_preallocated = false;
         self
     }
 

@@ -1,5 +1,5 @@
-//! `lb check FILE`: load and validate, and print what a configuration can hold. Nothing is applied, and
-//! neither the host nor a running `lb` is looked at.
+//! `lb check FILE`: load and validate, and print what a configuration can hold, and what its maps take of the kernel's
+//! memory. Nothing is applied, and neither a running `lb` is looked at nor the host, but for how many CPUs that may have.
 
 use std::{
     io::{self, Write},
@@ -15,6 +15,8 @@ use serde_json::{Map, Value};
 use super::table;
 use crate::{
     config::{self, Config, Declaration, Loaded, Problem, Problems, Quota, Warning, quotas},
+    control::map_contents::map_contents,
+    dataplane::footprint::{Footprint, footprint, possible_cpus},
     model::report::Versioned,
     system::output,
 };
@@ -49,12 +51,14 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
         }
     };
     let result = config::load_declared(&declared);
+    let memory = result.as_ref().ok();
+    let memory = memory.and_then(|loaded| memory_of(&loaded.config));
     let code = match result {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(REFUSED),
     };
     let written = match (&result, answer) {
-        (_, CheckOutput::Json) => serde_json::to_string_pretty(&report_of(&result))
+        (_, CheckOutput::Json) => serde_json::to_string_pretty(&report_of(&result, memory))
             .map_err(io::Error::from)
             .and_then(|text| writeln!(io::stdout(), "{text}")),
         (Ok(loaded), CheckOutput::Expanded) => {
@@ -65,7 +69,8 @@ pub fn check(path: &Path, answer: CheckOutput) -> ExitCode {
             let line = format!("{}: ok: {}", path.display(), summary(config));
             let capacities = report(&capacities(config));
             let parts = parts(&quotas(config));
-            writeln!(io::stdout(), "{line}{capacities}{parts}")
+            let maps = memory.as_ref().map_or_else(String::new, maps_line);
+            writeln!(io::stdout(), "{line}{maps}{capacities}{parts}")
                 .and_then(|()| warn(&loaded.warnings))
         }
         (Err(problems), _) => writeln!(io::stderr(), "{problems}"),
@@ -193,6 +198,20 @@ fn parts(quotas: &[Quota<'_>]) -> String {
     format!("\n\n{}", table::text(header, rows))
 }
 
+/// What the maps of `config` take on a machine such as this; nothing where that is not known.
+fn memory_of(config: &Config) -> Option<Footprint> {
+    let contents = map_contents(config).ok()?;
+    Some(footprint(&config.limits, &contents, possible_cpus().ok()?))
+}
+
+/// What the maps take, as a line behind the summary, in MB of a million bytes, rounded up.
+fn maps_line(memory: &Footprint) -> String {
+    let tenths = memory.bytes.div_ceil(100_000);
+    let (whole, tenth, cpus) = (tenths / 10, tenths % 10, memory.cpus);
+    let plural = if cpus == 1 { "" } else { "s" };
+    format!("\nmaps: {whole}.{tenth} MB of the kernel's memory with {cpus} CPU{plural}")
+}
+
 fn count(number: usize, what: &str, plural: &str) -> String {
     let plural = if number == 1 { "" } else { plural };
     format!("{number} {what}{plural}")
@@ -214,6 +233,10 @@ pub(super) struct CheckReport<'a> {
     /// What each network may have of the SNAT ports that its backends are reached from.
     #[serde(skip_serializing_if = "Option::is_none")]
     quotas: Option<Vec<Quota<'a>>>,
+    /// What its maps take of the kernel's memory after a first start, before there is any flow; not there where the system
+    /// does not say how many CPUs it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Footprint>,
     /// What is valid, and yet hardly what was meant.
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<&'a [Warning]>,
@@ -222,7 +245,10 @@ pub(super) struct CheckReport<'a> {
     problems: Option<&'a [Problem]>,
 }
 
-fn report_of(result: &Result<Loaded, Problems>) -> Versioned<CheckReport<'_>> {
+fn report_of(
+    result: &Result<Loaded, Problems>,
+    memory: Option<Footprint>,
+) -> Versioned<CheckReport<'_>> {
     let loaded = result.as_ref().ok();
     let config = loaded.map(|loaded| &loaded.config);
     Versioned::new(CheckReport {
@@ -230,6 +256,7 @@ fn report_of(result: &Result<Loaded, Problems>) -> Versioned<CheckReport<'_>> {
         config,
         capacity: config.map(capacities),
         quotas: config.map(quotas),
+        memory,
         warnings: loaded.map(|loaded| loaded.warnings.as_slice()),
         problems: result.as_ref().err().map(Problems::as_slice),
     })
@@ -250,7 +277,7 @@ services:
 ";
 
     fn as_json(result: &Result<Loaded, Problems>) -> serde_json::Result<String> {
-        serde_json::to_string(&report_of(result))
+        serde_json::to_string(&report_of(result, None))
     }
 
     /// What is loaded from a file called `f`.
@@ -316,6 +343,33 @@ services:
                 " mgmt     mgmt IPv4      56320  2          21120",
             ]
         );
+    }
+
+    #[test]
+    fn the_memory_of_maps_is_a_line_in_mb_rounded_up() {
+        let line = |bytes, cpus| {
+            let maps = Vec::new();
+            maps_line(&Footprint { bytes, cpus, maps })
+        };
+        assert_eq!(
+            line(107_400_001, 2),
+            "\nmaps: 107.5 MB of the kernel's memory with 2 CPUs"
+        );
+        assert_eq!(
+            line(2_000_000, 1),
+            "\nmaps: 2.0 MB of the kernel's memory with 1 CPU"
+        );
+    }
+
+    #[test]
+    fn json_has_the_memory_of_each_map() {
+        let loaded = loaded(SMALL);
+        let memory = memory_of(&loaded.as_ref().unwrap().config);
+        let json = serde_json::to_string(&report_of(&loaded, memory)).unwrap();
+        let (_, memory) = json.split_once(r#","memory":{"bytes":"#).unwrap();
+        let map = r#"{"name":"MAGLEV","bytes":4416,"inner_maps":1,"inner_bytes":"#;
+        assert!(memory.contains(map), "{memory}");
+        assert!(memory.ends_with(r#"}]},"warnings":[]}"#), "{memory}");
     }
 
     #[test]

@@ -512,7 +512,7 @@ impl Live {
 }
 
 /// The records of all that is counted.
-fn counted(ids: &Ids) -> impl Iterator<Item = u32> {
+pub(super) fn counted(ids: &Ids) -> impl Iterator<Item = u32> {
     let short = |(_, id)| u16::try_from(id).unwrap_or_default();
     let networks = ids.of(Kind::Network).map(short).map(counts::network);
     let backends = ids.of(Kind::Backend).map(|(_, id)| counts::backend(id));

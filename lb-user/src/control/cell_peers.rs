@@ -73,7 +73,7 @@ pub fn address(health: &Health, backend: &Backend) -> SocketAddr {
 
 /// The backends that are checked from a cell, or dialled for a shared VIP; in a host network both are the
 /// host's own traffic.
-fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, CellPeer<'c>> {
+pub(super) fn wanted<'c>(config: &'c Config, ids: &Ids) -> HashMap<PeerKey, CellPeer<'c>> {
     let shared = config.services.iter();
     let shared = shared.filter(|service| config.is_of_cell(service));
     let dialled: BTreeSet<&str> = shared.flat_map(|service| service.target.pools()).collect();

@@ -2,6 +2,7 @@
 //!
 //! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
 //! the flows that end.
+//! [`map_contents`] is what a configuration puts into the maps, for what they take of memory.
 //! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`; `service_verdict`
 //! is whether backends or the service behind them are down.
 //!
@@ -34,6 +35,7 @@ pub mod ending;
 pub mod evictions;
 mod hosted;
 pub mod maglev_tables;
+pub mod map_contents;
 pub mod mend;
 mod metrics_report;
 pub(crate) mod network_setup;

@@ -12,6 +12,7 @@ pub mod doors;
 pub mod events;
 pub mod flow_lines;
 pub mod flows;
+pub mod footprint;
 pub mod grace;
 pub mod ids;
 pub mod ipv6;

@@ -10,7 +10,7 @@ mod man;
 use std::{env, fmt::Write as _, fs, path::Path};
 
 use lb_common::{
-    maps::declarations::{MAPS, MapDeclaration, MapSize},
+    maps::declarations::{MAPS, MapDeclaration, MapSize, MapType},
     verdict::DropReason,
 };
 use lb_user::{
@@ -117,7 +117,8 @@ fn maps() -> String {
 All are BTF maps, pinned under `/sys/fs/bpf/lb/INSTANCE/{version}`; layouts are in `lb-common/src/maps`, without
 padding by compile-time assertion. [Ids and labels](flow-table.md#ids-and-labels) says what the indexes are. *User* is
 userspace; what it alone writes, a start and `lb status` read, too. Entries by name are those of `limits`, which are
-taken at the first start, and the number in parentheses is that of the defaults. This page is generated from
+taken at the first start, and the number in parentheses is that of the defaults. A hash *as used* takes memory for an entry
+when that comes, as tries do; all others take all of it at once. This page is generated from
 `lb-common/src/maps/declarations.rs`: `cargo xtask reference` writes it.
 
 | Map | Type | Key → value | Bytes | Entries | Written by | Read by |
@@ -155,6 +156,9 @@ fn map_line(map: &MapDeclaration, limited: &[(&str, u32)]) -> String {
     } = map;
     let label = map_type.label();
     let mapped = if map.is_mmapable { ", mmapable" } else { "" };
+    // A trie never is: the kernel makes none that would be.
+    let grows = *map_type == MapType::Hash && !map.is_preallocated;
+    let grows = if grows { ", as used" } else { "" };
     let (holds, bytes) = match key_bytes {
         0 => ((*value).to_owned(), value_bytes.to_string()),
         _ => (
@@ -163,6 +167,6 @@ fn map_line(map: &MapDeclaration, limited: &[(&str, u32)]) -> String {
         ),
     };
     format!(
-        "| `{name}` | {label}{mapped} | {holds} | {bytes} | {entries} | {written_by} | {read_by} |"
+        "| `{name}` | {label}{mapped}{grows} | {holds} | {bytes} | {entries} | {written_by} | {read_by} |"
     )
 }

@@ -10,14 +10,16 @@ use lb_common::{addr::Mac, maps::counts::block};
 use super::{
     apply::counted,
     backend_weights::{BackendStatus, Layers},
+    built_tables::BuiltTables,
     cell_peers,
-    desired::{Attachment, Desired, desired},
+    desired::{Attachment, Desired, records},
 };
 use crate::{
     config::Config,
     dataplane::footprint::{InnerShape, MapContents},
     health::HealthVerdict,
     model::{
+        maglev,
         names::backend_name,
         registry::{Ids, Kind},
     },
@@ -31,8 +33,9 @@ use crate::{
 ///
 /// If it does not fit into its own limits.
 pub fn map_contents(config: &Config) -> Result<MapContents> {
-    let mut ids = numbered(config);
-    let desired = desired(config, &places(config), &all_up(config), &mut ids)?;
+    let mut ids = Ids::new(Some(config.limits.pools));
+    let mut desired = records(config, &places(config), &mut ids)?;
+    desired.add_tables(config, &all_up(config), &ids, &mut BuiltTables::default())?;
     Ok(MapContents {
         entries: entries(config, &desired, &ids),
         inner: BTreeMap::from([
@@ -42,24 +45,6 @@ pub fn map_contents(config: &Config) -> Result<MapContents> {
             ("RINGS", rings(&desired)),
         ]),
     })
-}
-
-/// Ids in a row, as a first start gives them: each of many backends would look for the lowest that is free.
-fn numbered(config: &Config) -> Ids {
-    let mut ids = Ids::new(Some(config.limits.pools));
-    let backends = config.pools.iter().flat_map(|pool| {
-        let backends = pool.backends.iter();
-        backends.map(|backend| backend_name(pool, backend))
-    });
-    let services = config.services.iter();
-    let services = services.map(|service| service.name.clone());
-    for (id, name) in (1..).zip(backends) {
-        ids.insert(Kind::Backend, &name, id);
-    }
-    for (id, name) in (1..).zip(services) {
-        ids.insert(Kind::Service, &name, id);
-    }
-    ids
 }
 
 /// The status of backends of which all are up: a table is of its whole size then.
@@ -143,10 +128,9 @@ fn rings(desired: &Desired) -> Vec<InnerShape> {
 
 fn tables(desired: &Desired) -> Result<Vec<InnerShape>> {
     let tables = desired.tables.iter().map(|(_, table)| {
-        let backends: BTreeSet<&u32> = table.iter().collect();
         Ok(InnerShape::Table {
             size: u32::try_from(table.len())?,
-            backends: u32::try_from(backends.len())?,
+            backends: u32::try_from(maglev::members([table]).len())?,
         })
     });
     tables.collect()

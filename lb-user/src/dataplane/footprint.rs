@@ -26,7 +26,7 @@ const POINTER: u64 = 8;
 
 /// `sizeof(struct bpf_array)`; an array of maps has the same.
 const ARRAY: u64 = 312;
-/// `sizeof(struct bpf_htab)`.
+/// `struct bpf_htab`, with what its alignment takes, as it is accounted.
 const HASH: u64 = 896;
 /// `sizeof(struct bucket)`.
 const BUCKET: u64 = 16;

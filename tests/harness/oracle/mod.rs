@@ -6,6 +6,7 @@ pub mod ids;
 pub mod labels;
 pub mod links;
 pub mod map_content;
+pub mod map_memory;
 pub mod map_snapshot;
 pub mod memory;
 pub mod neighbours;

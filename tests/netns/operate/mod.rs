@@ -4,6 +4,7 @@ mod admin;
 mod change;
 pub(crate) mod churn;
 mod documents;
+mod footprint;
 mod history;
 mod json;
 mod large;

@@ -76,7 +76,7 @@ pub(crate) static CLIENTS6: Array<Be128, ONE_ADDRESS, { BPF_F_MMAPABLE as usize 
 pub(crate) static HASH_KEY: Array<HashKey, 1> = Array::new();
 #[btf_map]
 pub(crate) static MAGLEV: ArrayOfMaps<
-    Array<u32, 1, { BPF_F_INNER_MAP as usize }>,
+    Array<u32, 1, { (BPF_F_INNER_MAP | BPF_F_MMAPABLE) as usize }>,
     { DEFAULT_POOLS as usize },
 > = ArrayOfMaps::new();
 #[btf_map]

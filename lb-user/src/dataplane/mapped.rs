@@ -6,6 +6,7 @@
 
 use std::{
     marker::PhantomData,
+    os::fd::AsFd as _,
     path::Path,
     sync::{
         Arc,
@@ -13,9 +14,9 @@ use std::{
     },
 };
 
-use anyhow::Result;
-use aya::Pod;
-use memmap2::MmapRaw;
+use anyhow::{Context as _, Result};
+use aya::{Pod, maps::InnerMap};
+use memmap2::{MmapOptions, MmapRaw};
 
 use super::flows::map;
 
@@ -36,6 +37,18 @@ impl<T: Pod> MappedArray<T> {
     /// If the pin is missing or the kernel refuses the mapping.
     pub(super) fn open(folder: &Path, name: &str) -> Result<Self> {
         map(folder, name, size_of::<T>()).map(Self::of)
+    }
+
+    /// Maps an array that has no pin.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the mapping: the array may be none that can be mapped.
+    pub(super) fn of_map(map: &impl InnerMap, values: u32) -> Result<Self> {
+        let bytes = usize::try_from(values)? * size_of::<T>();
+        let memory = MmapOptions::new().len(bytes).map_raw(&map.fd().as_fd());
+        let memory = memory.context("map an array into memory")?;
+        Ok(Self::of(Arc::new(memory)))
     }
 
     const fn of(memory: Arc<MmapRaw>) -> Self {

@@ -35,6 +35,7 @@ use super::{
     ids::FreeIds,
     ipv6::Ipv6Maps,
     map_of_maps::{HeldMaps, Inner, Outer},
+    mapped::MappedArray,
     object::names,
     quotas::Quotas,
     readings::Readings,
@@ -45,6 +46,8 @@ use crate::config::Limits;
 
 /// Kernel flag of an inner array whose size may differ from its template's (Linux 5.10).
 const BPF_F_INNER_MAP: u32 = 1 << 12;
+/// Userspace may have it in its memory.
+const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 /// How many tables are made before they are put in their places: each is a descriptor meanwhile.
 const MAX_TABLES_AT_ONCE: usize = 256;
@@ -90,6 +93,8 @@ pub struct Maps {
     /// None of a data plane that is older than it is.
     verdicts: Option<PerCpuArray<MapData, Counters>>,
     maglev: Outer<Array<MapData, u32>>,
+    /// Whether tables may be written in memory: those of an older data plane may not.
+    are_tables_mapped: bool,
     rings: Outer<Array<MapData, u64>>,
     usage: Array<MapData, u32>,
     samples: Samples,
@@ -202,6 +207,7 @@ impl Maps {
                 .map(|map| Map::PerCpuArray(map).try_into())
                 .transpose()?,
             maglev,
+            are_tables_mapped: true,
             rings: Outer::open(folder, "RINGS", held.clone())?,
             usage: Map::Array(pin("USAGE")?).try_into()?,
             samples,
@@ -253,17 +259,31 @@ impl Maps {
     /// If the kernel refuses a map or its update: some tables may be replaced.
     pub fn set_maglev(&mut self, tables: &[(u32, &[u32])]) -> Result<()> {
         for some in tables.chunks(MAX_TABLES_AT_ONCE) {
-            let inners = some.iter().map(|(number, table)| {
-                let pool = self.pool_of(*number);
-                Ok((*number, maglev_map(table, self.turns(*number)?, pool)?))
-            });
-            let inners = inners.collect::<Result<Vec<_>>>()?;
-            self.maglev.set_all(&inners).with_context(|| match some {
+            let set = match self.are_tables_mapped {
+                true => self.set_tables(some),
+                false => Err(anyhow!("tables of an older data plane")),
+            };
+            if set.is_ok() {
+                continue;
+            }
+            // That takes none that userspace may have in its memory.
+            self.are_tables_mapped = false;
+            self.set_tables(some).with_context(|| match some {
                 [(pool, _)] => format!("set the Maglev table of pool {pool}"),
                 _ => format!("set the Maglev tables of {} pools", some.len()),
             })?;
         }
         Ok(())
+    }
+
+    fn set_tables(&mut self, tables: &[(u32, &[u32])]) -> Result<()> {
+        let inners = tables.iter().map(|(number, ids)| {
+            let pool = self.pool_of(*number);
+            let values = table_values(ids, self.turns(*number)?, pool)?;
+            Ok((*number, table_map(&values, self.are_tables_mapped)?))
+        });
+        let inners = inners.collect::<Result<Vec<_>>>()?;
+        self.maglev.set_all(&inners)
     }
 
     /// The id of the pool that the table with this number is of.
@@ -299,7 +319,7 @@ impl Maps {
             Inner::None => None,
             Inner::Closed => Some(vec![0]),
             Inner::Open(table) => {
-                let entries = batch::values(&table)?;
+                let entries = read_table(&table)?;
                 let entry = |index| {
                     let entry = entries.get(usize::try_from(index).ok()?);
                     entry.copied()
@@ -548,7 +568,8 @@ pub(super) fn sum(
 }
 
 /// A Maglev table as an inner map, as [`table`] has it.
-fn maglev_map(ids: &[u32], turns: u32, pool: u32) -> Result<Array<MapData, u32>> {
+/// The values of a table, see [`table`].
+fn table_values(ids: &[u32], turns: u32, pool: u32) -> Result<Vec<u32>> {
     let size = u32::try_from(ids.len()).context("a Maglev table has less than 2^32 entries")?;
     let mut sorted = ids.to_vec();
     sorted.sort_unstable();
@@ -562,18 +583,39 @@ fn maglev_map(ids: &[u32], turns: u32, pool: u32) -> Result<Array<MapData, u32>>
             .map_or(0, |(_, share)| *share)
     };
     let backends = u32::try_from(shares.len()).context("no more backends than entries")?;
-    let count = table::values(size, backends);
-    let inner = Array::<MapData, u32>::create(count, BPF_F_INNER_MAP)?;
-    let keys: Vec<u32> = (0..count).collect();
-    let values: Vec<u32> = iter::once(size)
+    let values = iter::once(size)
         .chain(ids.iter().copied())
         .chain(iter::once(turns))
         .chain(ids.iter().map(share))
         .chain([pool, backends])
-        .chain(shares.iter().map(|(id, _)| *id))
-        .collect();
-    batch::update(&inner, &keys, &values)?;
+        .chain(shares.iter().map(|(id, _)| *id));
+    Ok(values.collect())
+}
+
+/// An inner map with these values. In memory it takes a hundredth of the time.
+fn table_map(values: &[u32], is_mapped: bool) -> Result<Array<MapData, u32>> {
+    let count = u32::try_from(values.len()).context("a table has less than 2^32 values")?;
+    if !is_mapped {
+        let inner = Array::create(count, BPF_F_INNER_MAP)?;
+        batch::update(&inner, &(0..count).collect::<Vec<_>>(), values)?;
+        return Ok(inner);
+    }
+    let inner = Array::create(count, BPF_F_INNER_MAP | BPF_F_MMAPABLE)?;
+    // The kernel has values of four bytes eight apart.
+    let memory = MappedArray::<[u32; 2]>::of_map(&inner, count)?;
+    for (index, value) in (0..).zip(values) {
+        memory.write(index, [*value, 0]);
+    }
     Ok(inner)
+}
+
+/// All values of a table, which may be of an older data plane.
+fn read_table(table: &Array<MapData, u32>) -> Result<Vec<u32>> {
+    let Ok(memory) = MappedArray::<[u32; 2]>::of_map(table, table.len()) else {
+        return batch::values(table);
+    };
+    let values = (0..table.len()).map_while(|index| memory.read(index));
+    Ok(values.map(|[value, _]| value).collect())
 }
 
 fn rule_key(set: u32, prefix: Ipv4Net) -> Key<RuleKey> {

@@ -53,7 +53,9 @@ fn at(node: &Host) -> SocketAddrV4 {
     SocketAddrV4::new(node.address, ECHO_NODE_PORT)
 }
 
+/// A server that gets thousands of connections.
 fn start(node: &Host) -> Result<EchoServer<'_>> {
+    node.netns.keep_flows_on_a_cpu("eth0")?;
     EchoServer::start(&node.netns, at(node), node.name)
 }
 

@@ -23,4 +23,3 @@ mod share;
 mod silence;
 pub(crate) mod sni;
 mod tenants;
-mod threads;

@@ -238,8 +238,7 @@ impl Candidates {
                 mss: syn.ok().map(|syn| syn.takes()),
             };
             let dialling = Instant::now();
-            let setup = Arc::clone(&shared.setup.borrow());
-            let dialled = shared.dialers.dial(&self.pool.network, purpose, &setup);
+            let dialled = shared.dialers.dial(&self.pool.network, purpose);
             let Dialled {
                 stream: backend,
                 lease,

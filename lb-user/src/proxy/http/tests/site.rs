@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt::SndBuf};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task,
     time::{sleep, timeout},
 };
@@ -28,8 +28,7 @@ use crate::{
         admission::Admission,
         dial::{
             candidates::ProxyPool,
-            connect::Origin,
-            dialers::{Dialer, Dialers},
+            connect::{DialSources, Dialers, Origin, Ports, open},
             select::ConnectionAddresses,
         },
         fair_share::Shares,
@@ -38,7 +37,6 @@ use crate::{
         relay::pipe::Pipes,
         snapshot::{HttpRouting, ProxyService, Routing, tests as setup},
         splice::negotiated::Agreed,
-        workers::ThreadLoad,
     },
 };
 
@@ -226,7 +224,7 @@ impl Site {
         let setup = ProxyConfig {
             services: [((NETWORK.to_owned(), address), Arc::new(service))].into(),
             pools,
-            sources: [(NETWORK.to_owned(), vec![Ipv4Addr::LOCALHOST])].into(),
+            sources: BTreeMap::new(),
             ..ProxyConfig::default()
         };
         let (sender, setup) = watch::channel(Arc::new(setup));
@@ -242,10 +240,9 @@ impl Site {
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),
-            pipes: Pipes::new(&descriptors, 1),
+            pipes: Pipes::new(&descriptors),
             agreed: Agreed::default(),
             descriptors,
-            load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
         });
         task::spawn_local(accept(listener, address, Rc::clone(&shared)));
@@ -305,12 +302,22 @@ async fn accept(listener: TcpListener, vip: SocketAddrV4, shared: Rc<Context>) {
 }
 
 fn dialers() -> Dialers {
-    let dialer = Dialer::new(NETWORK, Origin::Host, None, Shares::default(), 4);
-    let dialers = Dialers::of([dialer]);
-    if let Some(sockets) = dialers.sockets(NETWORK) {
-        task::spawn_local(sockets.provide());
-    }
-    dialers
+    let (dialer, mut asked) = mpsc::unbounded_channel();
+    task::spawn_local(async move {
+        let ports = RefCell::new(Ports::default());
+        while let Some(dial) = asked.recv().await {
+            let sources = DialSources {
+                network: &NETWORK.into(),
+                shares: &Shares::default(),
+                origin: Origin::Host,
+                addresses: &[Ipv4Addr::LOCALHOST],
+                slots: &[],
+                leases: None,
+            };
+            open(dial, sources, &ports).await;
+        }
+    });
+    Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into()))
 }
 
 /// A client's connection.

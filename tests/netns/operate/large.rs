@@ -190,6 +190,7 @@ fn memory(process: u32) -> Result<String> {
     Ok(line.context("its memory")?.to_owned())
 }
 
+/// A client at the VIP gets the answer of its backend.
 fn ensure_served(topology: &Topology) -> Result<()> {
     poll::until("an answer", Duration::from_secs(10), || {
         let asked = topology

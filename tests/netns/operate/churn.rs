@@ -29,11 +29,12 @@ const IDLE: usize = 500;
 /// New connections a second.
 const RATE: u32 = 200;
 
-/// How many reloads, and in what time.
-fn reloads() -> (u32, Duration) {
+/// How many reloads, in what time they are asked for, and how long they may take: beside other tests a disk
+/// that each of them writes to may be slow.
+fn reloads() -> (u32, Duration, Duration) {
     match std::env::var_os("LB_TEST_LONG") {
-        Some(_) => (1000, Duration::from_secs(60)),
-        None => (100, Duration::from_secs(6)),
+        Some(_) => (1000, Duration::from_secs(60), Duration::from_secs(120)),
+        None => (100, Duration::from_secs(6), Duration::from_secs(40)),
     }
 }
 
@@ -46,7 +47,7 @@ fn d2_reloads_cost_no_connection() -> Result<()> {
         node.netns.keep_flows_on_a_cpu("eth0")?;
     }
     let site = Site::new(&topology, 4)?;
-    let (count, time) = reloads();
+    let (count, time, bound) = reloads();
     let config = |round: u32| {
         let weighed = |pool: Keys| pool.set("backends.0.weight", 1 + round % 4);
         site.http("").pool("echo-a", weighed)
@@ -108,7 +109,7 @@ fn d2_reloads_cost_no_connection() -> Result<()> {
         after < before + before / 10 + 1024,
         "{before} KiB became {after} KiB"
     );
-    ensure!(took < time * 2, "{count} reloads took {took:?}");
+    ensure!(took < bound, "{count} reloads took {took:?}");
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 //! own: Ctrl-C on the terminal reaches the lab only, which ends its children in order.
 
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fmt,
     fs::{self, File},
@@ -143,20 +144,29 @@ impl Process {
         self.child.id()
     }
 
-    /// The CPU time of its thread with this name.
+    /// The CPU time of its threads with this name together.
     ///
     /// # Errors
     ///
     /// When it has no such thread.
     pub fn cpu_time(&self, thread: &str) -> Result<Duration> {
-        let path = format!(
-            "/proc/{}/task/{}/schedstat",
-            self.id(),
-            self.thread(thread)?
-        );
-        let text = fs::read_to_string(path).context("its times")?;
-        let ns = text.split(' ').next().context("its time on a CPU")?;
-        Ok(Duration::from_nanos(ns.parse()?))
+        Ok(self.cpu_times(thread)?.into_values().sum())
+    }
+
+    /// The CPU time of each of its threads with this name, by its id.
+    ///
+    /// # Errors
+    ///
+    /// When it has no such thread.
+    pub fn cpu_times(&self, thread: &str) -> Result<BTreeMap<i32, Duration>> {
+        let threads = self.threads(thread)?;
+        let times = threads.into_iter().map(|thread| {
+            let path = format!("/proc/{}/task/{thread}/schedstat", self.id());
+            let text = fs::read_to_string(path).context("its times")?;
+            let ns = text.split(' ').next().context("its time on a CPU")?;
+            Ok((thread, Duration::from_nanos(ns.parse()?)))
+        });
+        times.collect()
     }
 
     /// Whether it waits for something to come, with nothing to do: proc_pid_stat(5). Of a process with one thread.
@@ -172,21 +182,23 @@ impl Process {
         Ok(rest.trim_start().starts_with('S'))
     }
 
-    /// The id of its thread with this name.
+    /// The ids of its threads with this name.
     ///
     /// # Errors
     ///
     /// When it has no such thread.
-    pub fn thread(&self, thread: &str) -> Result<i32> {
+    pub fn threads(&self, thread: &str) -> Result<Vec<i32>> {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.id()));
+        let mut found = Vec::new();
         for task in fs::read_dir(&tasks).with_context(|| format!("read {}", tasks.display()))? {
             let task = task.context("read a thread")?;
             if fs::read_to_string(task.path().join("comm"))?.trim() == thread {
                 let id = task.file_name().into_string().ok();
-                return Ok(id.context("an id is a number")?.parse()?);
+                found.push(id.context("an id is a number")?.parse()?);
             }
         }
-        bail!("{} has no thread {thread}", self.name)
+        ensure!(!found.is_empty(), "{} has no thread {thread}", self.name);
+        Ok(found)
     }
 
     /// What it wrote to standard output so far.

@@ -58,7 +58,7 @@ pub(super) fn resolve(
     Ok((neighbours, NextHops::new(ways, answered)))
 }
 
-/// Starts a thread for each network that serves its shared VIPs.
+/// Starts the threads of each network that serve its shared VIPs.
 pub(super) fn front(
     config: &Config,
     pins: &Pins,

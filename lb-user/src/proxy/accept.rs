@@ -1,22 +1,25 @@
-//! The front: a thread in a network's cell. It accepts the connections of the network's shared VIPs, and
-//! opens those to its backends.
+//! The front: the threads in a network's cell. They accept the connections of the network's shared VIPs, and open
+//! those to backends, whichever network these are of. The first one has the listeners, and makes the sockets of
+//! connections to backends in its network.
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    future::poll_fn,
     io,
     net::{SocketAddr, SocketAddrV4},
+    num::NonZero,
     os::fd::OwnedFd,
     rc::Rc,
     sync::Arc,
-    thread::JoinHandle,
+    task::Poll,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
+    sync::watch,
     task::{self, AbortHandle, LocalSet, yield_now},
     time::sleep,
 };
@@ -25,7 +28,8 @@ use super::{
     AccessLog, Counts, Legs, Listeners, ProxyConfig,
     admission::{Admission, NetworkAdmission},
     dial::{
-        connect::{Dial, DialSources, Dialers, Origin, Ports, open},
+        connect::Origin,
+        dialers::{Dialer, Dialers},
         select::{ConnectionAddresses, NoBackend},
     },
     fair_share::Shares,
@@ -39,6 +43,7 @@ use super::{
         negotiated::Agreed,
         port_lease::{LEASE_HEARTBEAT, PUT_BACK_INTERVAL, PortLeases},
     },
+    workers::{self, ThreadLoad, Workers},
 };
 use crate::{
     dataplane::affinities::Affinities,
@@ -49,6 +54,8 @@ use crate::{
 /// How long until an address that could not be had is tried again, and until a front that has no
 /// descriptors left accepts again.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a thread that carries more clients than another one lets that accept first.
+const LETS_OTHERS: Duration = Duration::from_millis(1);
 
 /// The fronts of all networks. They end with it.
 #[derive(Debug)]
@@ -88,16 +95,21 @@ impl Acceptors {
         listeners: Listeners,
     ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
-        let mut dialers = BTreeMap::new();
-        let mut dials = Vec::new();
-        for (network, (side, leases)) in sides {
-            let (dialer, asked) = mpsc::unbounded_channel();
-            dialers.insert(network.clone(), dialer);
-            dials.push((network, side, leases, asked));
-        }
-        let dialers = Dialers(Arc::new(dialers));
-        listeners.retain_networks(|network| dialers.0.contains_key(network));
         let descriptors = Descriptors::of_this_process(accounts.shares.clone());
+        let mut fronts = Vec::new();
+        let dialers = sides.into_iter().map(|(network, (side, leases))| {
+            let origin = match side.cell {
+                Some(_) => Origin::Cell,
+                None => Origin::Host,
+            };
+            let (shares, spare) = (accounts.shares.clone(), descriptors.spare_sockets());
+            let dialer = Dialer::new(&network, origin, leases.clone(), shares, spare);
+            fronts.push((network, side.cell, leases));
+            dialer
+        });
+        let dialers = Dialers::of(dialers);
+        listeners.retain_networks(|network| dialers.has(network));
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
         let mut front = Self {
             shares: accounts.shares.clone(),
             setup: Some(setup),
@@ -106,7 +118,7 @@ impl Acceptors {
             pending: Admission::up_to(descriptors.waiting()),
             kept: Admission::up_to(descriptors.kept()),
         };
-        for (network, side, leases, asked) in dials {
+        for (network, cell, leases) in fronts {
             let work = AcceptorWork {
                 listeners: front.listeners.clone(),
                 pending: front.pending.of(&network),
@@ -118,11 +130,11 @@ impl Acceptors {
                 affinities: accounts.affinities.clone(),
                 counts: accounts.counts.clone(),
                 access: accounts.access.clone(),
-                shares: accounts.shares.clone(),
                 descriptors: descriptors.clone(),
-                leases,
+                agreed: Agreed::default(),
+                cpus,
             };
-            let thread = spawn(work, side, asked)
+            let thread = spawn(work, cell.as_deref(), leases)
                 .with_context(|| format!("serve the shared VIPs of network {network}"))?;
             front.threads.push(thread);
         }
@@ -203,9 +215,10 @@ impl Drop for Acceptors {
     }
 }
 
-/// What a thread has to do, before it runs.
-struct AcceptorWork {
-    network: String,
+/// What the threads of a network have to do, before they run.
+#[derive(Clone)]
+pub(super) struct AcceptorWork {
+    pub(super) network: String,
     setup: watch::Receiver<Arc<ProxyConfig>>,
     dialers: Dialers,
     legs: Legs,
@@ -215,24 +228,30 @@ struct AcceptorWork {
     listeners: Listeners,
     pending: NetworkAdmission,
     kept: NetworkAdmission,
-    shares: Shares,
     descriptors: Descriptors,
-    leases: Option<PortLeases>,
+    agreed: Agreed,
+    /// CPUs that there are for them.
+    pub(super) cpus: usize,
+}
+
+impl AcceptorWork {
+    /// That of each thread.
+    pub(super) fn thread_name(&self) -> String {
+        format!("vip-{}", self.network)
+    }
 }
 
 fn spawn(
     work: AcceptorWork,
-    side: Side,
-    asked: mpsc::UnboundedReceiver<Dial>,
+    cell: Option<&str>,
+    leases: Option<PortLeases>,
 ) -> Result<JoinHandle<()>> {
-    let name = format!("vip-{}", work.network);
-    let cell = side.cell.clone();
-    cell_thread::start_listener(name, cell.as_deref(), move |runtime| {
-        LocalSet::new().block_on(&runtime, serve(work, &side, asked));
+    cell_thread::start_listener(work.thread_name(), cell, move |runtime| {
+        LocalSet::new().block_on(&runtime, serve(work, leases));
     })
 }
 
-/// What all connections of a network share.
+/// What all connections of a thread share.
 pub(crate) struct Context {
     pub(super) setup: watch::Receiver<Arc<ProxyConfig>>,
     pub(super) dialers: Dialers,
@@ -249,10 +268,46 @@ pub(crate) struct Context {
     pub(super) pipes: Pipes,
     /// What backends agree on.
     pub(super) agreed: Agreed,
+    pub(super) load: ThreadLoad,
     pub(super) network: String,
 }
 
 impl Context {
+    /// That of a thread with this load.
+    pub(super) fn new(work: AcceptorWork, load: ThreadLoad) -> Self {
+        let AcceptorWork {
+            network,
+            setup,
+            dialers,
+            legs,
+            affinities,
+            counts,
+            access,
+            listeners,
+            pending,
+            kept,
+            descriptors,
+            agreed,
+            cpus,
+        } = work;
+        Self {
+            setup,
+            dialers,
+            legs,
+            affinities,
+            counts,
+            access,
+            listeners,
+            pending,
+            kept,
+            pipes: Pipes::new(&descriptors, workers::most(cpus)),
+            descriptors,
+            agreed,
+            load,
+            network,
+        }
+    }
+
     /// The service of a VIP here, as it is now.
     pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<ProxyService>> {
         let key = (self.network.clone(), vip);
@@ -260,56 +315,26 @@ impl Context {
     }
 }
 
-/// Follows the setup until there is no sender of one any more.
-async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<Dial>) {
-    let AcceptorWork {
-        network,
-        mut setup,
-        dialers,
-        legs,
-        affinities,
-        counts,
-        access,
-        listeners,
-        pending,
-        kept,
-        shares,
-        descriptors,
-        leases,
-    } = work;
-    let origin = match side.cell {
-        Some(_) => Origin::Cell,
-        None => Origin::Host,
-    };
-    if let Some(leases) = leases.clone() {
+/// What the first thread does: it follows the setup until there is no sender of one any more.
+async fn serve(work: AcceptorWork, leases: Option<PortLeases>) {
+    if let Some(leases) = leases {
         task::spawn_local(say(leases.clone()));
         task::spawn_local(put_back(leases));
     }
-    let connector = Connector {
-        network: network.as_str().into(),
-        shares,
-        origin,
-        leases,
-    };
-    task::spawn_local(dial_all(asked, connector, setup.clone()));
-    let shared = Rc::new(Context {
-        setup: setup.clone(),
-        dialers,
-        legs,
-        affinities,
-        counts,
-        access,
-        listeners,
-        pending,
-        kept,
-        pipes: Pipes::new(&descriptors),
-        descriptors,
-        agreed: Agreed::default(),
-        network,
+    if let Some(sockets) = work.dialers.sockets(&work.network) {
+        task::spawn_local(sockets.provide());
+    }
+    let mut setup = work.setup.clone();
+    let load = ThreadLoad::default();
+    let front = Rc::new(Front {
+        shared: Rc::new(Context::new(work.clone(), load.clone())),
+        workers: Workers::new(work, load),
     });
+    let Front { shared, workers } = &*front;
     let mut accepted = BTreeMap::new();
     while setup.changed().await.is_ok() {
         let now = Arc::clone(&setup.borrow_and_update());
+        shared.dialers.follow(&shared.network, &now);
         let vips = match shared.listeners.have_ceased() {
             true => BTreeSet::new(),
             false => now.vips(&shared.network),
@@ -319,11 +344,21 @@ async fn serve(work: AcceptorWork, side: &Side, asked: mpsc::UnboundedReceiver<D
         shared
             .listeners
             .retain(&shared.network, |vip| is_wanted(&vip));
+        if !vips.is_empty() {
+            workers.start(&now);
+        }
         for vip in vips {
-            let listen = || listen(vip, &shared);
+            let listen = || listen(vip, &front);
             accepted.entry(vip).or_insert_with(listen);
         }
     }
+    workers.end();
+}
+
+/// A network's first thread, and the others.
+struct Front {
+    shared: Rc<Context>,
+    workers: Workers,
 }
 
 /// A listener that is accepted from until this is dropped.
@@ -335,53 +370,86 @@ impl Drop for Listening {
     }
 }
 
-fn listen(address: SocketAddrV4, shared: &Rc<Context>) -> Listening {
-    let accept = accept(address, Rc::clone(shared));
+fn listen(address: SocketAddrV4, front: &Rc<Front>) -> Listening {
+    let accept = accept(address, Rc::clone(front));
     Listening(task::spawn_local(accept).abort_handle())
 }
 
-/// Accepts connections to a VIP as long as this is wanted, whatever comes in between.
-async fn accept(vip: SocketAddrV4, shared: Rc<Context>) {
-    let mut listener = None;
-    let mut was_said = false;
-    loop {
-        let Err(error) = accept_one(&mut listener, vip, &shared).await else {
-            was_said = false;
-            continue;
-        };
-        if !was_said {
+/// Makes the listener of a VIP, and accepts connections there as long as this is wanted, with all threads.
+async fn accept(vip: SocketAddrV4, front: Rc<Front>) {
+    let Front { shared, workers } = &*front;
+    let place = (shared.network.clone(), vip);
+    let mut retries = Retries::default();
+    let listener = loop {
+        match shared.listeners.at(&place) {
+            Ok(listener) => break listener,
+            Err(error) => retries.wait(&error, vip, shared).await,
+        }
+    };
+    let _accept = workers.accept(vip, &listener);
+    accept_all(&listener, vip, shared).await;
+}
+
+/// What is tried until it succeeds, and logged once.
+#[derive(Default)]
+struct Retries {
+    was_said: bool,
+}
+
+impl Retries {
+    async fn wait(&mut self, error: &io::Error, vip: SocketAddrV4, shared: &Context) {
+        if !self.was_said {
             tracing::error!(
                 network = shared.network,
                 address = %vip,
                 "the shared VIP accepts no new connections, trying again: {error}"
             );
         }
-        was_said = true;
+        self.was_said = true;
         sleep(ACCEPT_RETRY_INTERVAL).await;
     }
 }
 
-/// Serves the next client that connects to a VIP, with a task of its own; first makes the listener if
-/// there is none.
+/// Accepts connections to a VIP for ever, whatever comes in between.
+pub(super) async fn accept_all(listener: &TcpListener, vip: SocketAddrV4, shared: &Rc<Context>) {
+    let mut retries = Retries::default();
+    loop {
+        match accept_one(listener, vip, shared).await {
+            Ok(()) => retries = Retries::default(),
+            Err(error) => retries.wait(&error, vip, shared).await,
+        }
+    }
+}
+
+/// Serves the next client that connects to a VIP, with a task of its own. Another thread may be first, which is let
+/// be while this one carries more.
 async fn accept_one(
-    listener: &mut Option<TcpListener>,
+    listener: &TcpListener,
     vip: SocketAddrV4,
     shared: &Rc<Context>,
 ) -> io::Result<()> {
-    let listener = match listener {
-        Some(listener) => listener,
-        None => listener.insert(shared.listeners.at(&(shared.network.clone(), vip))?),
-    };
-    match listener.accept().await {
-        Ok((stream, SocketAddr::V4(client))) => {
+    if shared.load.is_ahead() {
+        sleep(LETS_OTHERS).await;
+    }
+    let mut has_looked = false;
+    let next = poll_fn(|context| {
+        // A client has woken all threads.
+        if has_looked && shared.load.is_ahead() {
+            return Poll::Ready(None);
+        }
+        has_looked = true;
+        listener.poll_accept(context).map(Some)
+    });
+    match next.await {
+        Some(Ok((stream, SocketAddr::V4(client)))) => {
             begin(stream, ConnectionAddresses { client, vip }, shared);
             // Pending clients that are evicted for it go before the next one comes.
             yield_now().await;
         }
-        Ok(_) => {}
+        Some(Ok(_)) | None => {}
         // One that is gone before it is accepted has no bearing on the next one.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-        Err(error) => return Err(error),
+        Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+        Some(Err(error)) => return Err(error),
     }
     Ok(())
 }
@@ -402,7 +470,7 @@ fn begin(client: TcpStream, addresses: ConnectionAddresses, shared: &Rc<Context>
             return;
         }
     };
-    let shared = Rc::clone(shared);
+    let (shared, carried) = (Rc::clone(shared), shared.load.carry());
     spawn_connection(async move {
         match service.routing.clone() {
             Routing::Sni(sni) => sni::serve(client, addresses, service, sni, shared).await,
@@ -411,7 +479,7 @@ fn begin(client: TcpStream, addresses: ConnectionAddresses, shared: &Rc<Context>
                 passthrough::serve(client, addresses, service, &pool, shared).await
             }
         }
-        drop(descriptor);
+        drop((descriptor, carried));
     });
 }
 
@@ -428,51 +496,5 @@ async fn put_back(leases: PortLeases) {
     loop {
         sleep(PUT_BACK_INTERVAL).await;
         leases.put_back();
-    }
-}
-
-/// What opens the connections to the backends on a network.
-struct Connector {
-    network: Arc<str>,
-    shares: Shares,
-    origin: Origin,
-    leases: Option<PortLeases>,
-}
-
-impl Connector {
-    /// Where connections come from, with the addresses and slots of `setup`.
-    fn sources<'s>(&'s self, setup: &'s ProxyConfig) -> DialSources<'s> {
-        let name: &str = &self.network;
-        DialSources {
-            network: &self.network,
-            shares: &self.shares,
-            origin: self.origin,
-            addresses: setup.sources.get(name).map_or(&[][..], Vec::as_slice),
-            slots: setup.slots.get(name).map_or(&[][..], Vec::as_slice),
-            leases: self.leases.as_ref(),
-        }
-    }
-}
-
-/// Opens the connections that are wished for.
-async fn dial_all(
-    mut asked: mpsc::UnboundedReceiver<Dial>,
-    connector: Connector,
-    mut setup: watch::Receiver<Arc<ProxyConfig>>,
-) {
-    let connector = Rc::new(connector);
-    let ports = Rc::new(RefCell::new(Ports::default()));
-    while let Some(dial) = asked.recv().await {
-        if setup.has_changed().unwrap_or_default() {
-            let now = Arc::clone(&setup.borrow_and_update());
-            ports
-                .borrow_mut()
-                .retain(|to| now.dials(&connector.network, to));
-        }
-        let setup = Arc::clone(&setup.borrow());
-        let (connector, ports) = (Rc::clone(&connector), Rc::clone(&ports));
-        spawn_connection(async move {
-            open(dial, connector.sources(&setup), &ports).await;
-        });
     }
 }

@@ -12,8 +12,10 @@ use crate::system::fd_limit;
 
 /// The least that there are for sockets, however few the process may have.
 const LEAST_SOCKETS: usize = 16;
-/// Pipes that a thread keeps for later, at most.
+/// Pipes that the threads of a network keep for later, at most.
 const SPARE_PIPES: usize = 64;
+/// Sockets that are made ahead for the backends of a network, at most.
+const SPARE_SOCKETS: usize = 16;
 /// Sockets of a client between two requests: its own, and those of the backends that are kept for it.
 const SOCKETS_OF_KEPT: usize = 1 + MAX_IDLE_UPSTREAMS;
 
@@ -79,9 +81,14 @@ impl Descriptors {
         (self.0.count / 4 / SOCKETS_OF_KEPT).max(1)
     }
 
-    /// Pipes that a thread may keep for later. They are no client's.
+    /// Pipes that the threads of a network may keep for later. They are no client's.
     pub(super) fn spare_pipes(&self) -> usize {
         (self.0.count / 64).min(SPARE_PIPES)
+    }
+
+    /// Sockets that may be made ahead for the backends of a network. They are no client's yet.
+    pub(super) fn spare_sockets(&self) -> usize {
+        (self.0.count / 64).clamp(1, SPARE_SOCKETS)
     }
 }
 
@@ -99,6 +106,7 @@ mod tests {
         assert!(descriptors.socket(2).is_ok());
         assert_eq!((descriptors.waiting(), descriptors.kept()), (25, 5));
         assert_eq!(descriptors.spare_pipes(), 1);
+        assert_eq!(descriptors.spare_sockets(), 1);
     }
 
     #[test]
@@ -108,5 +116,6 @@ mod tests {
         assert_eq!((descriptors.waiting(), descriptors.kept()), (4, 1));
         let most = Descriptors::divide(usize::MAX, Shares::default());
         assert_eq!(most.spare_pipes(), SPARE_PIPES);
+        assert_eq!(most.spare_sockets(), SPARE_SOCKETS);
     }
 }

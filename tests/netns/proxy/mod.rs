@@ -23,3 +23,4 @@ mod share;
 mod silence;
 pub(crate) mod sni;
 mod tenants;
+mod threads;

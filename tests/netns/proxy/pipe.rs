@@ -28,7 +28,7 @@ const BULK: u64 = 20 << 20;
 const WORDS: u64 = 7 + 5;
 /// How long strace may take.
 const SOON: Duration = Duration::from_secs(10);
-/// The threads that carry bytes: that of the clients' network and that of the backends'.
+/// The threads that carry bytes: those of the clients' network and that of the backends'.
 const THREADS: [&str; 2] = ["vip-tenant-a", "vip-mgmt"];
 /// All by which bytes are moved.
 const CALLS: &str = "splice,tee,sendfile,read,readv,pread64,preadv,preadv2,recvfrom,recvmsg,recvmmsg,\
@@ -73,8 +73,9 @@ fn strace(topology: &Topology, lb: &Process, file: &str) -> Result<Process> {
     words.push(format!("trace={CALLS}"));
     let threads = THREADS
         .iter()
-        .map(|name| lb.thread(name))
-        .collect::<Result<Vec<_>>>()?;
+        .map(|name| lb.threads(name))
+        .collect::<Result<Vec<_>>>()?
+        .concat();
     for thread in &threads {
         words.extend(["-p".to_owned(), thread.to_string()]);
     }

@@ -1,12 +1,11 @@
-//! Connections to backends, opened in the cell of their network, from the ports of its SNAT
-//! addresses that are kept for legs.
+//! Connections to backends, opened by sockets of their network's cell in the thread of the client, from the ports of
+//! the network's SNAT addresses that are kept for legs.
 
 use std::{
-    cell::RefCell,
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     io,
-    net::{self, Ipv4Addr, SocketAddrV4},
-    sync::Arc,
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -20,11 +19,11 @@ use nix::sys::socket::{
 };
 use tokio::{
     net::{TcpSocket, TcpStream},
-    sync::{mpsc, oneshot},
     task::consume_budget,
     time::{Instant, timeout},
 };
 
+use super::spare_sockets::SpareSockets;
 use crate::{
     model::snat::SnatSlot,
     proxy::{
@@ -42,41 +41,17 @@ const PORTS: u16 = FIRST_LOCAL_PORT - FIRST_LEG_PORT;
 /// Those that a host gives to its own connections, with the default of `ip_local_port_range`.
 const HOST_PORTS: u16 = 60_999 - 32_768 + 1;
 
-/// A wish for a connection.
-#[derive(Debug)]
-pub(crate) struct Dial {
-    /// What for, and where to.
-    pub(super) purpose: Purpose,
-    pub(super) answer: oneshot::Sender<Result<Dialled<net::TcpStream>, Undialled>>,
-}
-
 /// A connection, and its port: that of a flow, or one that is no flow's.
 #[derive(Debug)]
-pub(super) struct Dialled<S> {
-    pub(super) stream: S,
+pub(crate) struct Dialled {
+    pub(super) stream: TcpStream,
     pub(super) lease: Option<PortLease>,
     pub(super) port: Option<TakenShare>,
 }
 
-impl<S> Dialled<S> {
-    /// The same with another form of the connection.
-    fn try_map<T>(self, change: impl FnOnce(S) -> io::Result<T>) -> Result<Dialled<T>, Undialled> {
-        let Self {
-            stream,
-            lease,
-            port,
-        } = self;
-        Ok(Dialled {
-            stream: change(stream)?,
-            lease,
-            port,
-        })
-    }
-}
-
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Undialled {
+pub(crate) enum Undialled {
     /// No port is free, or clients of the same network have their share of them.
     NoPort(Spent),
     /// The backend does not answer, or refuses, or this host cannot connect to it.
@@ -95,36 +70,6 @@ impl From<io::Error> for Undialled {
 impl From<Spent> for Undialled {
     fn from(spent: Spent) -> Self {
         Self::NoPort(spent)
-    }
-}
-
-/// The threads that open connections in each network, by its name.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Dialers(pub(crate) Arc<BTreeMap<String, mpsc::UnboundedSender<Dial>>>);
-
-impl Dialers {
-    /// Opens a connection to a backend of `network`.
-    ///
-    /// # Errors
-    ///
-    /// Why there is none; after two seconds that it takes too long.
-    pub(super) async fn dial(
-        &self,
-        network: &str,
-        purpose: Purpose,
-    ) -> Result<Dialled<TcpStream>, Undialled> {
-        let gone = || {
-            io::Error::other(
-                "the thread that connects to backends in this network has ended: restart lb \
-                 (flows go on), and report it",
-            )
-        };
-        let dialer = self.0.get(network).ok_or_else(gone)?;
-        let (answer, connected) = oneshot::channel();
-        let dial = Dial { purpose, answer };
-        dialer.send(dial).map_err(|_| gone())?;
-        let dialled = connected.await.map_err(|_| gone())??;
-        dialled.try_map(TcpStream::from_std)
     }
 }
 
@@ -182,6 +127,27 @@ impl Ports {
     }
 }
 
+/// What all threads that dial in a network have in common.
+#[derive(Debug)]
+pub(crate) struct LocalEnds {
+    ports: Mutex<Ports>,
+    pub(super) sockets: SpareSockets,
+}
+
+impl LocalEnds {
+    /// All ports are to be had, and so many sockets are made ahead.
+    pub(crate) fn new(sockets: usize) -> Self {
+        Self {
+            ports: Mutex::default(),
+            sockets: SpareSockets::up_to(sockets),
+        }
+    }
+
+    pub(super) fn ports(&self) -> MutexGuard<'_, Ports> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Where connections come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -210,34 +176,30 @@ pub(crate) struct DialSources<'s> {
     pub(crate) addresses: &'s [Ipv4Addr],
     pub(crate) slots: &'s [SnatSlot],
     pub(crate) leases: Option<&'s PortLeases>,
+    pub(crate) local: &'s LocalEnds,
 }
 
-/// Opens a connection and hands it to the task that wants it.
-pub(crate) async fn open(mut dial: Dial, sources: DialSources<'_>, ports: &RefCell<Ports>) {
-    let stream = tokio::select! {
-        biased;
-        // A client that has gone takes no port from others.
-        () = dial.answer.closed() => return,
-        dialled = timeout(CONNECT_TIMEOUT, connect_any(&dial.purpose, sources, ports)) => dialled,
-    };
-    let dialled = stream.unwrap_or(Err(Undialled::Failed));
-    let dialled = dialled.and_then(|dialled| dialled.try_map(TcpStream::into_std));
-    // The receiver may be gone.
-    let _late: Result<(), _> = dial.answer.send(dialled);
+/// Opens a connection, in the calling thread.
+///
+/// # Errors
+///
+/// Why there is none; after two seconds that it takes too long.
+pub(super) async fn open(
+    purpose: &Purpose,
+    sources: DialSources<'_>,
+) -> Result<Dialled, Undialled> {
+    let dialled = timeout(CONNECT_TIMEOUT, connect_any(purpose, sources)).await;
+    dialled.unwrap_or(Err(Undialled::Failed))
 }
 
 /// From the port of a flow if the connection may be handed over, and else from one that is no flow's; from the
 /// other kind where none is left.
-async fn connect_any(
-    purpose: &Purpose,
-    sources: DialSources<'_>,
-    ports: &RefCell<Ports>,
-) -> Result<Dialled<TcpStream>, Undialled> {
+async fn connect_any(purpose: &Purpose, sources: DialSources<'_>) -> Result<Dialled, Undialled> {
     let mut why = Spent::All;
     for is_of_flow in [purpose.mss.is_some(), purpose.mss.is_none()] {
         let dialled = match is_of_flow {
             true => connect_lent(purpose, sources).await,
-            false => connect_leg(purpose, sources, ports).await,
+            false => connect_leg(purpose, sources).await,
         };
         match dialled {
             Err(Undialled::NoPort(Spent::All)) => {}
@@ -249,10 +211,7 @@ async fn connect_any(
 }
 
 /// From a port that is a flow's.
-async fn connect_lent(
-    purpose: &Purpose,
-    sources: DialSources<'_>,
-) -> Result<Dialled<TcpStream>, Undialled> {
+async fn connect_lent(purpose: &Purpose, sources: DialSources<'_>) -> Result<Dialled, Undialled> {
     let leases = sources.leases.filter(|_| sources.origin == Origin::Cell);
     let leases = leases.ok_or(Spent::All)?;
     let slots = sources.slots;
@@ -265,7 +224,7 @@ async fn connect_lent(
                 break;
             };
             let (source, to) = (lease.source, purpose.backend.1);
-            let connected = match socket(*source.ip(), source.port()) {
+            let connected = match socket(sources.local, source).await {
                 Ok(socket) => {
                     if let Some(mss) = purpose.mss {
                         // Refused where it is out of all bounds: then the connection is copied.
@@ -297,16 +256,12 @@ async fn connect_lent(
 }
 
 /// From a port that is no flow's.
-async fn connect_leg(
-    purpose: &Purpose,
-    sources: DialSources<'_>,
-    ports: &RefCell<Ports>,
-) -> Result<Dialled<TcpStream>, Undialled> {
+async fn connect_leg(purpose: &Purpose, sources: DialSources<'_>) -> Result<Dialled, Undialled> {
     let (to, addresses) = (purpose.backend.1, sources.addresses);
     let resource = Resource::LegPorts(Arc::clone(sources.network), to);
     let most = usize::from(sources.origin.ports()) * addresses.len();
     let port = sources.shares.take(resource, purpose.key.network, most)?;
-    let stream = connect(to, sources.origin, addresses, ports).await?;
+    let stream = connect(to, sources.origin, addresses, sources.local).await?;
     Ok(Dialled {
         stream,
         lease: None,
@@ -318,14 +273,17 @@ async fn connect(
     to: SocketAddrV4,
     origin: Origin,
     sources: &[Ipv4Addr],
-    ports: &RefCell<Ports>,
+    local: &LocalEnds,
 ) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    let sources = ports.borrow_mut().sources(sources);
+    let sources = local.ports().sources(sources);
     for source in sources {
         let connected = match origin {
-            Origin::Cell => connect_from(source, to, ports).await,
-            Origin::Host => socket(source, 0)?.connect(to.into()).await,
+            Origin::Cell => connect_from(source, to, local).await,
+            Origin::Host => {
+                let source = SocketAddrV4::new(source, 0);
+                socket(local, source).await?.connect(to.into()).await
+            }
         };
         match connected {
             Err(error) if has_no_port(&error) => last = error,
@@ -339,16 +297,16 @@ async fn connect(
 async fn connect_from(
     source: Ipv4Addr,
     to: SocketAddrV4,
-    ports: &RefCell<Ports>,
+    local: &LocalEnds,
 ) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    if ports.borrow_mut().are_exhausted(source, to) {
+    if local.ports().are_exhausted(source, to) {
         return Err(last);
     }
     for _ in 0..PORTS {
-        let port = ports.borrow_mut().next(source, to);
+        let port = local.ports().next(source, to);
         // Any port can be had of an address that is there.
-        let socket = socket(source, port)?;
+        let socket = socket(local, SocketAddrV4::new(source, port)).await?;
         match socket.connect(to.into()).await {
             Err(error) if has_no_port(&error) => last = error,
             connected => return connected,
@@ -356,20 +314,20 @@ async fn connect_from(
         // Where most are taken others have their turn in between.
         consume_budget().await;
     }
-    let exhausted = &mut ports.borrow_mut().exhausted;
-    exhausted.insert((source, to), Instant::now());
+    let exhausted = (source, to);
+    local.ports().exhausted.insert(exhausted, Instant::now());
     Err(last)
 }
 
 /// A socket whose port others have as well, to other backends; port 0 is any that is free.
-fn socket(source: Ipv4Addr, port: u16) -> io::Result<TcpSocket> {
-    let socket = TcpSocket::new_v4()?;
-    if port == 0 {
+async fn socket(local: &LocalEnds, source: SocketAddrV4) -> io::Result<TcpSocket> {
+    let socket = local.sockets.take().await?;
+    if source.port() == 0 {
         setsockopt(&socket, IpBindAddressNoPort, &true)?;
     } else {
         socket.set_reuseaddr(true)?;
     }
-    socket.bind(SocketAddrV4::new(source, port).into())?;
+    socket.bind(source.into())?;
     socket.set_nodelay(true)?;
     Ok(socket)
 }
@@ -384,6 +342,8 @@ fn has_no_port(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use lb_common::maps::flow::FlowKey;
     use tokio::net::TcpListener;
 
@@ -393,10 +353,17 @@ mod tests {
 
     async fn listen() -> (TcpListener, SocketAddrV4) {
         let listener = TcpListener::bind((SOURCE, 0)).await.unwrap();
-        let net::SocketAddr::V4(address) = listener.local_addr().unwrap() else {
+        let SocketAddr::V4(address) = listener.local_addr().unwrap() else {
             panic!("bound to IPv6");
         };
         (listener, address)
+    }
+
+    /// With sockets of the calling thread's namespace.
+    fn local() -> LocalEnds {
+        let local = LocalEnds::new(4);
+        tokio::spawn(local.sockets.clone().provide());
+        local
     }
 
     fn port(stream: &TcpStream) -> u16 {
@@ -407,13 +374,13 @@ mod tests {
     async fn every_connection_has_the_next_port_and_backends_share_them() {
         let (_first, one) = listen().await;
         let (_second, other) = listen().await;
-        let ports = RefCell::new(Ports::default());
-        let dial = async |to| connect(to, Origin::Cell, &[SOURCE], &ports).await.unwrap();
+        let local = local();
+        let dial = async |to| connect(to, Origin::Cell, &[SOURCE], &local).await.unwrap();
         let streams = [dial(one).await, dial(one).await, dial(other).await];
         let found = streams.each_ref().map(port);
         assert_eq!(found, [0, 1, 0].map(|more| FIRST_LEG_PORT + more));
         // The first port again: it is taken.
-        *ports.borrow_mut() = Ports::default();
+        *local.ports() = Ports::default();
         assert_eq!(port(&dial(one).await), FIRST_LEG_PORT + 2);
     }
 
@@ -421,13 +388,13 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_is_missing_is_passed_over() {
         let (_listener, to) = listen().await;
-        let ports = RefCell::new(Ports::default());
+        let local = local();
         let missing = Ipv4Addr::new(192, 0, 2, 1);
         let sources = [SOURCE, missing];
-        let stream = connect(to, Origin::Cell, &sources, &ports).await.unwrap();
+        let stream = connect(to, Origin::Cell, &sources, &local).await.unwrap();
         assert_eq!(port(&stream), FIRST_LEG_PORT);
         // Its first port was enough to know.
-        let next = ports.borrow().next[&(missing, to)];
+        let next = local.ports().next[&(missing, to)];
         assert_eq!(next, FIRST_LEG_PORT + 1);
     }
 
@@ -435,17 +402,17 @@ mod tests {
     #[tokio::test]
     async fn where_all_ports_are_taken_nobody_looks_for_a_while() {
         let (_listener, to) = listen().await;
-        let ports = RefCell::new(Ports::default());
-        let dial = async || connect(to, Origin::Cell, &[SOURCE], &ports).await;
+        let local = local();
+        let dial = async || connect(to, Origin::Cell, &[SOURCE], &local).await;
         let long_ago = Instant::now() - EXHAUSTED;
-        ports.borrow_mut().exhausted.insert((SOURCE, to), long_ago);
+        local.ports().exhausted.insert((SOURCE, to), long_ago);
         assert!(dial().await.is_ok());
-        assert!(ports.borrow().exhausted.is_empty());
+        assert!(local.ports().exhausted.is_empty());
         let now = Instant::now();
-        ports.borrow_mut().exhausted.insert((SOURCE, to), now);
+        local.ports().exhausted.insert((SOURCE, to), now);
         let error = dial().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
-        assert_eq!(ports.borrow().next[&(SOURCE, to)], FIRST_LEG_PORT + 1);
+        assert_eq!(local.ports().next[&(SOURCE, to)], FIRST_LEG_PORT + 1);
     }
 
     /// Of a client of this network.
@@ -461,7 +428,11 @@ mod tests {
         }
     }
 
-    fn sources<'s>(network: &'s Arc<str>, shares: &'s Shares) -> DialSources<'s> {
+    fn sources<'s>(
+        network: &'s Arc<str>,
+        shares: &'s Shares,
+        local: &'s LocalEnds,
+    ) -> DialSources<'s> {
         DialSources {
             network,
             shares,
@@ -469,6 +440,7 @@ mod tests {
             addresses: &[SOURCE],
             slots: &[],
             leases: None,
+            local,
         }
     }
 
@@ -479,10 +451,10 @@ mod tests {
         let [(_first, one), (_second, other)] = [listen().await, listen().await];
         let (network, shares): (Arc<str>, _) = ("n".into(), Shares::default());
         shares.divide_among(2);
-        let ports = RefCell::new(Ports::default());
+        let local = local();
         let dial = async |of, to| {
-            let sources = sources(&network, &shares);
-            let dialled = connect_any(&purpose(of, to), sources, &ports).await;
+            let sources = sources(&network, &shares, &local);
+            let dialled = connect_any(&purpose(of, to), sources).await;
             dialled.map(|dialled| dialled.port)
         };
         let take = || {
@@ -500,21 +472,6 @@ mod tests {
         assert!(!shares.read().contains_key(&2));
         taken.truncate(1);
         assert!(dial(1, one).await.is_ok());
-    }
-
-    /// A backend that is silent costs nothing for a client that has gone.
-    #[tokio::test]
-    async fn who_has_gone_is_not_dialled_for() {
-        let (answer, gone) = oneshot::channel();
-        drop(gone);
-        let (listener, to) = listen().await;
-        let ports = RefCell::new(Ports::default());
-        let purpose = purpose(1, to);
-        let dial = Dial { purpose, answer };
-        let (network, shares) = ("n".into(), Shares::default());
-        open(dial, sources(&network, &shares), &ports).await;
-        let accepted = timeout(Duration::from_millis(50), listener.accept()).await;
-        assert!(accepted.is_err() && ports.borrow().next.is_empty());
     }
 
     #[test]
@@ -554,8 +511,8 @@ mod tests {
     async fn who_refuses_is_known_at_once() {
         let (listener, address) = listen().await;
         drop(listener);
-        let ports = RefCell::new(Ports::default());
-        let error = connect(address, Origin::Cell, &[SOURCE], &ports).await;
+        let local = local();
+        let error = connect(address, Origin::Cell, &[SOURCE], &local).await;
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -238,7 +238,8 @@ impl Candidates {
                 mss: syn.ok().map(|syn| syn.takes()),
             };
             let dialling = Instant::now();
-            let dialled = shared.dialers.dial(&self.pool.network, purpose);
+            let setup = Arc::clone(&shared.setup.borrow());
+            let dialled = shared.dialers.dial(&self.pool.network, purpose, &setup);
             let Dialled {
                 stream: backend,
                 lease,

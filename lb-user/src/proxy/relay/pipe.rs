@@ -48,11 +48,11 @@ pub(super) enum Failed {
 }
 
 impl Pipes {
-    /// As many as [`Descriptors`] lets a thread keep for later.
-    pub(crate) fn new(descriptors: &Descriptors) -> Self {
+    /// As many as [`Descriptors`] lets one of so many threads of a network keep for later.
+    pub(crate) fn new(descriptors: &Descriptors, threads: usize) -> Self {
         Self {
             spare: Rc::default(),
-            most: descriptors.spare_pipes(),
+            most: descriptors.spare_pipes().div_ceil(threads.max(1)),
         }
     }
 

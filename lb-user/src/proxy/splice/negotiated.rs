@@ -2,7 +2,11 @@
 //! over only if its backend agrees on the same, so what backends agree on is remembered: a connection that is
 //! going to be copied is known before it is dialled, and takes no port from flows.
 
-use std::{cell::RefCell, collections::HashMap, net::SocketAddrV4};
+use std::{
+    collections::HashMap,
+    net::SocketAddrV4,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use tokio::net::TcpStream;
 
@@ -40,18 +44,23 @@ impl Offer {
     }
 }
 
-/// What each backend has agreed on with a socket of ours lately, where that was not what its client has.
-#[derive(Debug, Default)]
-pub(crate) struct Agreed(RefCell<HashMap<SocketAddrV4, TcpOptions>>);
+/// What each backend has agreed on with a socket of ours lately, where that was not what its client has. For all
+/// threads of a network.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Agreed(Arc<Mutex<HashMap<SocketAddrV4, TcpOptions>>>);
 
 impl Agreed {
+    fn known(&self) -> MutexGuard<'_, HashMap<SocketAddrV4, TcpOptions>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a client's connection is going to fit one with this backend, as far as is known.
     ///
     /// # Errors
     ///
     /// [`NotSpliced::Options`].
     pub(crate) fn fits(&self, offer: Offer, backend: SocketAddrV4) -> Result<Syn, NotSpliced> {
-        match self.0.borrow().get(&backend) {
+        match self.known().get(&backend) {
             Some(options) if *options != offer.options => Err(NotSpliced::Options),
             _ => Ok(offer.syn),
         }
@@ -59,7 +68,7 @@ impl Agreed {
 
     /// Remembers what a backend has agreed on, now that a connection with it is copied.
     pub(crate) fn note(&self, backend: SocketAddrV4, options: TcpOptions) {
-        let mut known = self.0.borrow_mut();
+        let mut known = self.known();
         if known.len() >= MAX_BACKENDS && !known.contains_key(&backend) {
             known.clear();
         }
@@ -117,8 +126,8 @@ pub(crate) mod tests {
             agreed.note(backend(number), TcpOptions::ALL);
         }
         agreed.note(backend(0), TcpOptions::ALL);
-        assert_eq!(agreed.0.borrow().len(), MAX_BACKENDS);
+        assert_eq!(agreed.known().len(), MAX_BACKENDS);
         agreed.note(backend(MAX_BACKENDS), TcpOptions::ALL);
-        assert_eq!(agreed.0.borrow().len(), 1);
+        assert_eq!(agreed.known().len(), 1);
     }
 }

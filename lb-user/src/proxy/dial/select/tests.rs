@@ -13,13 +13,17 @@ use crate::{
     proxy::{
         AccessLog, Counts, Legs, Listeners, ProxyConfig,
         admission::Admission,
-        dial::connect::{Dial, Dialers, Dialled, Undialled},
+        dial::{
+            connect::{Dialled, Undialled},
+            dialers::{Dial, Dialer, Dialers},
+        },
         fair_share::Shares,
         fd_budget::Descriptors,
         relay::pipe::Pipes,
         snapshot::tests::service,
         splice::negotiated::{Agreed, tests::offer},
         tcp_info::TcpOptions,
+        workers::ThreadLoad,
     },
 };
 
@@ -67,7 +71,7 @@ impl Site {
                 ports.borrow_mut().extend(purpose.mss.map(|_| to));
                 let is_there = Some(to) == serving.map(at);
                 let stream = match is_there {
-                    true => TcpStream::connect(there).await.unwrap().into_std(),
+                    true => TcpStream::connect(there).await,
                     false => Err(io::ErrorKind::ConnectionRefused.into()),
                 };
                 let dialled = stream.map(|stream| Dialled {
@@ -83,7 +87,7 @@ impl Site {
         let descriptors = Descriptors::of_this_process(Shares::default());
         let shared = Context {
             setup,
-            dialers: Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into())),
+            dialers: Dialers::of([Dialer::asking(NETWORK, dialer)]),
             legs: Legs::new(reporter),
             affinities: Some(Affinities::anonymous()),
             counts: Counts::default(),
@@ -91,9 +95,10 @@ impl Site {
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),
-            pipes: Pipes::new(&descriptors),
+            pipes: Pipes::new(&descriptors, 1),
             agreed: Agreed::default(),
             descriptors,
+            load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
         };
         Self {

@@ -13,7 +13,7 @@ use nix::sys::socket::{setsockopt, sockopt::SndBuf};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::{mpsc, watch},
+    sync::watch,
     task,
     time::{sleep, timeout},
 };
@@ -28,7 +28,8 @@ use crate::{
         admission::Admission,
         dial::{
             candidates::ProxyPool,
-            connect::{DialSources, Dialers, Origin, Ports, open},
+            connect::Origin,
+            dialers::{Dialer, Dialers},
             select::ConnectionAddresses,
         },
         fair_share::Shares,
@@ -37,6 +38,7 @@ use crate::{
         relay::pipe::Pipes,
         snapshot::{HttpRouting, ProxyService, Routing, tests as setup},
         splice::negotiated::Agreed,
+        workers::ThreadLoad,
     },
 };
 
@@ -224,7 +226,7 @@ impl Site {
         let setup = ProxyConfig {
             services: [((NETWORK.to_owned(), address), Arc::new(service))].into(),
             pools,
-            sources: BTreeMap::new(),
+            sources: [(NETWORK.to_owned(), vec![Ipv4Addr::LOCALHOST])].into(),
             ..ProxyConfig::default()
         };
         let (sender, setup) = watch::channel(Arc::new(setup));
@@ -240,9 +242,10 @@ impl Site {
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),
-            pipes: Pipes::new(&descriptors),
+            pipes: Pipes::new(&descriptors, 1),
             agreed: Agreed::default(),
             descriptors,
+            load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
         });
         task::spawn_local(accept(listener, address, Rc::clone(&shared)));
@@ -302,22 +305,12 @@ async fn accept(listener: TcpListener, vip: SocketAddrV4, shared: Rc<Context>) {
 }
 
 fn dialers() -> Dialers {
-    let (dialer, mut asked) = mpsc::unbounded_channel();
-    task::spawn_local(async move {
-        let ports = RefCell::new(Ports::default());
-        while let Some(dial) = asked.recv().await {
-            let sources = DialSources {
-                network: &NETWORK.into(),
-                shares: &Shares::default(),
-                origin: Origin::Host,
-                addresses: &[Ipv4Addr::LOCALHOST],
-                slots: &[],
-                leases: None,
-            };
-            open(dial, sources, &ports).await;
-        }
-    });
-    Dialers(Arc::new([(NETWORK.to_owned(), dialer)].into()))
+    let dialer = Dialer::new(NETWORK, Origin::Host, None, Shares::default(), 4);
+    let dialers = Dialers::of([dialer]);
+    if let Some(sockets) = dialers.sockets(NETWORK) {
+        task::spawn_local(sockets.provide());
+    }
+    dialers
 }
 
 /// A client's connection.

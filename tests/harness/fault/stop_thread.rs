@@ -24,7 +24,7 @@ pub struct Frozen(Pid);
 ///
 /// When there is none, or the kernel refuses.
 pub fn freeze(process: &Process, thread: &str) -> Result<Frozen> {
-    let thread = Pid::from_raw(process.thread(thread)?);
+    let thread = Pid::from_raw(process.threads(thread)?[0]);
     ptrace::seize(thread, ptrace::Options::empty()).context("trace a thread")?;
     let frozen = Frozen(thread);
     ptrace::interrupt(thread).context("stop it")?;

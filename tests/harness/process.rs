@@ -192,7 +192,9 @@ impl Process {
         let mut found = Vec::new();
         for task in fs::read_dir(&tasks).with_context(|| format!("read {}", tasks.display()))? {
             let task = task.context("read a thread")?;
-            if fs::read_to_string(task.path().join("comm"))?.trim() == thread {
+            // One that has ended meanwhile has no name.
+            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            if name.trim() == thread {
                 let id = task.file_name().into_string().ok();
                 found.push(id.context("an id is a number")?.parse()?);
             }

@@ -228,7 +228,7 @@ pub(super) struct AcceptorWork {
     listeners: Listeners,
     pending: NetworkAdmission,
     kept: NetworkAdmission,
-    descriptors: Descriptors,
+    pub(super) descriptors: Descriptors,
     agreed: Agreed,
     /// CPUs that there are for them.
     pub(super) cpus: usize,

@@ -16,6 +16,8 @@ const LEAST_SOCKETS: usize = 16;
 const SPARE_PIPES: usize = 64;
 /// Sockets that are made ahead for the backends of a network, at most.
 const SPARE_SOCKETS: usize = 16;
+/// Sockets that there are for each thread: it takes descriptors for itself, and for each listener.
+const SOCKETS_OF_THREAD: usize = 32;
 /// Sockets of a client between two requests: its own, and those of the backends that are kept for it.
 const SOCKETS_OF_KEPT: usize = 1 + MAX_IDLE_UPSTREAMS;
 
@@ -86,6 +88,11 @@ impl Descriptors {
         (self.0.count / 64).min(SPARE_PIPES)
     }
 
+    /// Threads that there may be of all networks: few, where sockets are.
+    pub(super) fn threads(&self) -> usize {
+        self.0.count / SOCKETS_OF_THREAD
+    }
+
     /// Sockets that may be made ahead for the backends of a network. They are no client's yet.
     pub(super) fn spare_sockets(&self) -> usize {
         (self.0.count / 64).clamp(1, SPARE_SOCKETS)
@@ -107,6 +114,7 @@ mod tests {
         assert_eq!((descriptors.waiting(), descriptors.kept()), (25, 5));
         assert_eq!(descriptors.spare_pipes(), 1);
         assert_eq!(descriptors.spare_sockets(), 1);
+        assert_eq!(descriptors.threads(), 3);
     }
 
     #[test]
@@ -114,6 +122,7 @@ mod tests {
         let descriptors = Descriptors::divide(0, Shares::default());
         assert!(descriptors.socket(1).is_ok());
         assert_eq!((descriptors.waiting(), descriptors.kept()), (4, 1));
+        assert_eq!(descriptors.threads(), 0);
         let most = Descriptors::divide(usize::MAX, Shares::default());
         assert_eq!(most.spare_pipes(), SPARE_PIPES);
         assert_eq!(most.spare_sockets(), SPARE_SOCKETS);

@@ -2,8 +2,8 @@
 //! accept from duplicates of these as long as the first one does, so a listener has one queue, whichever thread
 //! takes its next client, and no client is lost where a thread ends.
 //!
-//! An idle thread costs memory: a network has one until it has a shared VIP, and where many networks have some,
-//! each has fewer.
+//! An idle thread costs memory and descriptors: a network has one until it has a shared VIP, and each has fewer where
+//! many networks have some, or the limit of open files is low.
 
 use std::{
     cell::RefCell,
@@ -38,9 +38,9 @@ const MOST_OF_ALL: usize = 256;
 /// How many more clients than another thread of the network one may carry before it lets others accept first.
 const AHEAD: usize = 2;
 
-/// How many threads a network has, of so many that have shared VIPs.
-fn count(cpus: usize, networks: usize) -> usize {
-    let share = MOST_OF_ALL / networks.max(1);
+/// How many threads a network has, of so many that have shared VIPs, where descriptors allow so many of all networks.
+fn count(cpus: usize, networks: usize, allowed: usize) -> usize {
+    let share = MOST_OF_ALL.min(allowed) / networks.max(1);
     most(cpus).min(share).max(1)
 }
 
@@ -137,7 +137,8 @@ impl Workers {
     /// Starts those that the network lacks with this setup. They are where the calling thread is, and have its
     /// privileges. Those that cannot be started are left out.
     pub(super) fn start(&self, setup: &ProxyConfig) {
-        let count = count(self.work.cpus, setup.client_networks());
+        let allowed = self.work.descriptors.threads();
+        let count = count(self.work.cpus, setup.client_networks(), allowed);
         let lacks = count.saturating_sub(1 + self.threads.borrow().len());
         for _ in 0..lacks {
             match self.start_one() {
@@ -237,18 +238,22 @@ mod tests {
 
     #[test]
     fn a_network_has_as_many_threads_as_there_are_cpus_within_bounds() {
-        for (cpus, networks, expected) in [
-            (1, 1, 1),
-            (0, 0, 1),
-            (2, 1, 2),
-            (2, 128, 2),
-            (2, 129, 1),
-            (8, 32, 8),
-            (8, 40, 6),
-            (64, 1, 8),
-            (64, 1000, 1),
+        for (cpus, networks, allowed, expected) in [
+            (1, 1, 1000, 1),
+            (0, 0, 1000, 1),
+            (2, 1, 1000, 2),
+            (2, 1, 1, 1),
+            (2, 1, 0, 1),
+            (4, 2, 6, 3),
+            (2, 128, 1000, 2),
+            (2, 129, 1000, 1),
+            (8, 32, 1000, 8),
+            (8, 40, 1000, 6),
+            (64, 1, 1000, 8),
+            (64, 1000, 1000, 1),
         ] {
-            assert_eq!(count(cpus, networks), expected, "{cpus} {networks}");
+            let found = count(cpus, networks, allowed);
+            assert_eq!(found, expected, "{cpus} {networks} {allowed}");
         }
     }
 

@@ -78,6 +78,7 @@ enum Which {
     Bulk,
     Connections,
     Sni,
+    Threads,
 }
 
 /// How much is measured.
@@ -188,6 +189,7 @@ impl Which {
             Self::Bulk => suites::bulk::measure(plan),
             Self::Connections => suites::connections::measure(plan),
             Self::Sni => suites::sni::measure(plan),
+            Self::Threads => suites::threads::measure(plan),
         }
         .with_context(|| format!("the suite {self:?}"))
     }

@@ -9,7 +9,7 @@ use crate::{
     path::conntrack::Room,
     report::{Goal, Suite},
     tcp::{
-        answer::PLAIN,
+        answer::{PLAIN, Speech},
         stand::{Ask, Stand},
         way::{self, Way},
     },
@@ -77,11 +77,11 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
 pub(crate) fn stands<'p>(
     ways: &[Way],
     paths: &'p [Path],
-    request: usize,
+    speech: Speech,
 ) -> Result<Vec<Stand<'p>>> {
     let both = ways.iter().zip(paths);
     both.map(|(way, path)| {
-        Stand::build(*way, path, request).with_context(|| format!("set up {}", way.name()))
+        Stand::build(*way, path, speech).with_context(|| format!("set up {}", way.name()))
     })
     .collect()
 }

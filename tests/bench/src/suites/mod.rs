@@ -6,3 +6,4 @@ pub(crate) mod cpus;
 pub(crate) mod packets;
 pub(crate) mod program;
 pub(crate) mod sni;
+pub(crate) mod threads;

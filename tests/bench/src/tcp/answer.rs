@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::traffic::hello::captured_of;
+use serde::{Deserialize, Serialize};
 
 /// Where in a request the wish stands: in a ClientHello these are bytes of its random.
 const PLACE: usize = 11;
@@ -14,9 +15,21 @@ const STRIDE: u64 = 97;
 /// A client whose hello is one record of 517 bytes, the length that many clients pad theirs to.
 const CLIENT: &str = "curl-h2";
 
-/// Bytes of a plain request, and of a hello.
-pub(crate) const PLAIN: usize = 50;
-pub(crate) const HELLO: usize = 517;
+/// Bytes of a hello.
+const HELLO_BYTES: usize = 517;
+
+/// A plain request, and a hello.
+pub(crate) const PLAIN: Speech = Speech::Bytes(50);
+pub(crate) const HELLO: Speech = Speech::Bytes(HELLO_BYTES);
+
+/// What both ends say on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Speech {
+    /// A request of so many bytes with the wish in it, and the answer alone.
+    Bytes(usize),
+    /// HTTP/1.1, with one request on a connection.
+    Http,
+}
 
 /// What a connection asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,18 +73,21 @@ impl Wish {
     }
 }
 
-/// A request of this many bytes without a wish: a captured hello, or nothing in particular.
+/// A request of this many bytes without a wish: a captured hello, or nothing in particular. One of HTTP has none.
 ///
 /// # Errors
 ///
 /// When there is no such hello.
-pub(crate) fn request(length: usize) -> Result<Vec<u8>> {
-    if length != HELLO {
+pub(crate) fn request(speech: Speech) -> Result<Vec<u8>> {
+    let Speech::Bytes(length) = speech else {
+        return Ok(Vec::new());
+    };
+    if length != HELLO_BYTES {
         return Ok(vec![b'?'; length]);
     }
     let hello = captured_of(CLIENT)?.bytes;
     ensure!(
-        hello.len() == HELLO,
+        hello.len() == HELLO_BYTES,
         "the hello of {CLIENT} has {} bytes",
         hello.len()
     );
@@ -114,8 +130,8 @@ mod tests {
     #[test]
     fn a_wish_is_read_as_it_was_written() {
         let (bytes, number) = (3000, 77);
-        for length in [PLAIN, HELLO] {
-            let mut bytes_of = request(length).expect("a request");
+        for (speech, length) in [(PLAIN, 50), (HELLO, 517)] {
+            let mut bytes_of = request(speech).expect("a request");
             let wish = Wish { bytes, number };
             wish.put(&mut bytes_of).expect("room");
             assert_eq!(

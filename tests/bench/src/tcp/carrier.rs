@@ -25,22 +25,24 @@ pub(crate) enum Carrier<'p> {
 }
 
 impl<'p> Carrier<'p> {
-    /// Puts it into its place in a path whose ends have their addresses, its processes on this CPU.
+    /// Puts it into its place in a path whose ends have their addresses, its processes on these CPUs, with a thread for
+    /// each.
     ///
     /// # Errors
     ///
     /// When it does not start.
-    pub(crate) fn start(way: Way, path: &'p Path, wire: &mut Wire, cpu: usize) -> Result<Self> {
-        let config = way.configuration();
+    pub(crate) fn start(way: Way, path: &'p Path, wire: &mut Wire, cpus: &[usize]) -> Result<Self> {
+        let config = way.configuration(cpus.len());
+        let cpus = cpus.iter().map(ToString::to_string);
+        let cpus = cpus.collect::<Vec<_>>().join(",");
         match way {
             Way::Bare => {
                 path.know_the_router()?;
                 wire.make_bare(path)?;
                 Ok(Self::Kernel)
             }
-            Way::Lb | Way::LbShared => {
-                let cpu = cpu.to_string();
-                let bound = ["taskset", "-c", &cpu];
+            Way::Lb | Way::LbShared | Way::LbCopied | Way::LbHttp => {
+                let bound = ["taskset", "-c", &cpus];
                 Ok(Self::Lb(Lb::start_through(path, &config, &bound)?))
             }
             Way::Route => as_router(path).map(|()| Self::Kernel),
@@ -58,12 +60,12 @@ impl<'p> Carrier<'p> {
                 Ok(Self::Kernel)
             }
             Way::Haproxy | Way::HaproxySplice | Way::HaproxyName => {
-                proxy(path, cpu, "haproxy", &["-db"], ["-f"], &config).map(Self::Proxy)
+                proxy(path, &cpus, "haproxy", &["-db"], ["-f"], &config).map(Self::Proxy)
             }
             Way::Nginx | Way::NginxName => {
                 let folder = path.dir().to_str().context("a folder's name")?;
                 let words = ["-p", folder];
-                proxy(path, cpu, "nginx", &words, ["-c"], &config).map(Self::Proxy)
+                proxy(path, &cpus, "nginx", &words, ["-c"], &config).map(Self::Proxy)
             }
         }
     }
@@ -81,7 +83,7 @@ impl<'p> Carrier<'p> {
 /// Starts a proxy on the load balancer's host, with an address on each side; it listens when this returns.
 fn proxy(
     path: &Path,
-    cpu: usize,
+    cpus: &str,
     program: &str,
     words: &[&str],
     file: [&str; 1],
@@ -91,8 +93,7 @@ fn proxy(
     path.lb.set_sysctl("ipv4/ip_forward", "0")?;
     let config = path.write(&format!("{program}.conf"), config)?;
     let config = config.to_str().context("a file's name")?;
-    let cpu = cpu.to_string();
-    let words = [&["-c", &cpu, program], words, &file, &[config]].concat();
+    let words = [&["-c", cpus, program], words, &file, &[config]].concat();
     let mut process = Process::start(&path.lb.path(), path.dir(), program, "taskset", &words)?;
     let listens = format!("{VIP}:{PORT} ");
     poll::until("a proxy that listens", START, || {

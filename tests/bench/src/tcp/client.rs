@@ -19,7 +19,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::tcp::answer::{self, Content, Wish};
+use crate::tcp::{
+    answer::{self, Content, Speech, Wish},
+    http,
+};
 
 /// Bytes of one read.
 const READ: usize = 1 << 17;
@@ -38,8 +41,8 @@ pub(crate) struct Load {
     /// Where from: that many addresses in turn.
     pub(crate) from: Ipv4Addr,
     pub(crate) clients: u8,
-    /// Bytes of a request and of its answer.
-    pub(crate) request: usize,
+    pub(crate) speech: Speech,
+    /// Bytes of an answer.
     pub(crate) answer: u64,
     /// Connections at a time.
     pub(crate) concurrency: u16,
@@ -112,7 +115,7 @@ struct Run {
 }
 
 async fn all(load: Load) -> Result<Told> {
-    let request = answer::request(load.request)?;
+    let request = answer::request(load.speech)?;
     let content = Content::new();
     let planned = Duration::from_millis(load.millis);
     let (cpu, begun) = (spent()?, Instant::now());
@@ -164,7 +167,10 @@ impl Run {
                 bytes: self.load.answer,
                 number,
             };
-            wish.put(&mut request)?;
+            match self.load.speech {
+                Speech::Bytes(_) => wish.put(&mut request)?,
+                Speech::Http => request = http::request(wish),
+            }
             let begun = Instant::now();
             let one = self.one(wish, &request, &mut room).await;
             one.with_context(|| format!("connection {number} to {}", self.load.to))?;
@@ -186,17 +192,27 @@ impl Run {
         self.handshakes.borrow_mut().push(begun.elapsed());
         stream.write_all(request).await.context("ask")?;
         let mut came = 0;
+        if self.load.speech == Speech::Http {
+            let (head, rest) = http::read_head(&mut stream).await?;
+            ensure!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            came += self.count(wish, came, &rest)?;
+        }
         loop {
             let read = stream.read(room).await.context("read the answer")?;
             if read == 0 {
                 break;
             }
-            let right = self.content.at(wish, came).get(..read);
-            ensure!(room.get(..read) == right, "wrong bytes behind {came}");
-            came += u64::try_from(read)?;
+            came += self.count(wish, came, room.get(..read).unwrap_or_default())?;
         }
         ensure!(came == wish.bytes, "{came} bytes of {}", wish.bytes);
         Ok(())
+    }
+
+    /// How many bytes of an answer these are, which came behind so many.
+    fn count(&self, wish: Wish, came: u64, bytes: &[u8]) -> Result<u64> {
+        let right = self.content.at(wish, came).get(..bytes.len());
+        ensure!(Some(bytes) == right, "wrong bytes behind {came}");
+        Ok(u64::try_from(bytes.len())?)
     }
 
     /// Where a connection comes from, which none before it had, and where it goes.
@@ -238,7 +254,7 @@ mod tests {
             backends: 1,
             from: Ipv4Addr::new(127, 0, 0, 2),
             clients: 2,
-            request: PLAIN,
+            speech: PLAIN,
             answer: ANSWER,
             concurrency: 2,
             millis: 0,
@@ -248,7 +264,7 @@ mod tests {
             scope.spawn(move || -> Result<()> {
                 for _ in 0..2 {
                     let (mut stream, _) = listener.accept()?;
-                    let mut request = [0; PLAIN];
+                    let mut request = vec![0; answer::request(PLAIN)?.len()];
                     stream.read_exact(&mut request)?;
                     let wish = Wish::of(&request)?;
                     let right = Content::new().at(wish, 0)[..usize::try_from(ANSWER)?].to_vec();

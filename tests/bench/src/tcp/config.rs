@@ -10,8 +10,9 @@ fn backends() -> impl Iterator<Item = String> {
     (1..=BACKENDS).map(|last| format!("{}:{NODE_PORT}", path::address(1, 1, last)))
 }
 
-/// `lb`: a service that looks at addresses, or one that looks at the name in the hello.
-pub(crate) fn lb(by_name: bool) -> Config {
+/// `lb`: a service that looks at addresses, or one that looks at the name in the hello, or that of the request: `sni`
+/// and `http`.
+pub(crate) fn lb(by_name: Option<&str>) -> Config {
     let [tenant, mgmt, ..] = path::NETWORKS.map(|network| format!("{network}/16"));
     let snat = (1..=10).map(|last| path::address(1, 2, last));
     let routes = json!([{ "names": [CAPTURED_NAME], "pool": "one" }]);
@@ -23,10 +24,9 @@ pub(crate) fn lb(by_name: bool) -> Config {
         .pool("one", |pool| pool.on("mgmt").backends(backends()))
         .service("shared", |service| {
             let service = service.on("tenant").tcp(format!("{VIP}:{PORT}"));
-            if by_name {
-                service.set("sni.routes", routes)
-            } else {
-                service.pool("one")
+            match by_name {
+                Some(way) => service.set(&format!("{way}.routes"), routes),
+                None => service.pool("one"),
             }
         })
         .set("limits.snat_addresses", 10)
@@ -79,8 +79,8 @@ nft 'add rule ip nat out oifname eth1 masquerade'
     )
 }
 
-/// HAProxy with one thread.
-pub(crate) fn haproxy(splices: bool, by_name: bool) -> String {
+/// HAProxy with so many threads.
+pub(crate) fn haproxy(splices: bool, by_name: bool, threads: usize) -> String {
     let splice = if splices {
         "  option splice-auto\n"
     } else {
@@ -99,7 +99,7 @@ pub(crate) fn haproxy(splices: bool, by_name: bool) -> String {
     let servers = servers.map(|(number, backend)| format!("  server s{number} {backend}\n"));
     format!(
         "global
-  nbthread 1
+  nbthread {threads}
   maxconn 2000
 defaults
   mode tcp

@@ -5,6 +5,8 @@ pub(crate) mod carrier;
 pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod cost;
+pub(crate) mod http;
 pub(crate) mod server;
+pub(crate) mod several;
 pub(crate) mod stand;
 pub(crate) mod way;

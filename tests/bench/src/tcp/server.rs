@@ -14,7 +14,10 @@ use tokio::{
     runtime,
 };
 
-use crate::tcp::answer::{Content, Wish};
+use crate::tcp::{
+    answer::{Content, Speech, Wish},
+    http,
+};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4096;
@@ -27,9 +30,15 @@ pub(crate) struct Serve {
     /// Where it listens, on all addresses
     #[arg(long)]
     pub(crate) port: u16,
-    /// Bytes of each request
+    /// Bytes of each request; without it requests are of HTTP
     #[arg(long)]
-    pub(crate) request: usize,
+    pub(crate) request: Option<usize>,
+}
+
+impl Serve {
+    fn speech(self) -> Speech {
+        self.request.map_or(Speech::Http, Speech::Bytes)
+    }
 }
 
 /// Answers until it is killed.
@@ -47,6 +56,8 @@ pub(crate) fn run(serve: Serve) -> Result<()> {
 async fn listen(serve: Serve) -> Result<()> {
     let socket = TcpSocket::new_v4().context("make a socket")?;
     socket.set_reuseaddr(true)?;
+    // Where several serve each has its part.
+    socket.set_reuseport(true)?;
     let at = SocketAddr::from((Ipv4Addr::UNSPECIFIED, serve.port));
     socket.bind(at).with_context(|| format!("bind {at}"))?;
     let listener = socket.listen(BACKLOG).context("listen")?;
@@ -57,7 +68,7 @@ async fn listen(serve: Serve) -> Result<()> {
         let content = Arc::clone(&content);
         tokio::spawn(async move {
             // The client misses it, and fails.
-            if let Err(error) = answer(stream, serve.request, &content).await {
+            if let Err(error) = answer(stream, serve.speech(), &content).await {
                 eprintln!("{from}: {error:#}");
             }
         });
@@ -65,13 +76,8 @@ async fn listen(serve: Serve) -> Result<()> {
 }
 
 /// Reads the request, answers, and is the first to close.
-async fn answer(mut stream: TcpStream, length: usize, content: &Content) -> Result<()> {
-    let mut request = vec![0; length];
-    stream
-        .read_exact(&mut request)
-        .await
-        .context("read the request")?;
-    let wish = Wish::of(&request)?;
+async fn answer(mut stream: TcpStream, speech: Speech, content: &Content) -> Result<()> {
+    let wish = hear(&mut stream, speech).await?;
     let mut sent = 0;
     while sent < wish.bytes {
         let more = content.at(wish, sent);
@@ -81,4 +87,22 @@ async fn answer(mut stream: TcpStream, length: usize, content: &Content) -> Resu
         sent += u64::try_from(part.len())?;
     }
     Ok(())
+}
+
+/// Reads a request; the head of an answer of HTTP is sent with it.
+async fn hear(stream: &mut TcpStream, speech: Speech) -> Result<Wish> {
+    match speech {
+        Speech::Bytes(length) => {
+            let mut request = vec![0; length];
+            let read = stream.read_exact(&mut request).await;
+            read.context("read the request")?;
+            Wish::of(&request)
+        }
+        Speech::Http => {
+            let (head, _) = http::read_head(stream).await?;
+            let wish = http::wish(&head)?;
+            let sent = stream.write_all(&http::answer_head(wish)).await;
+            sent.context("answer").map(|()| wish)
+        }
+    }
 }

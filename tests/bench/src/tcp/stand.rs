@@ -17,6 +17,7 @@ use crate::{
     path::configurations::{BACKENDS, NODE_PORT, PORT, VIP},
     path::wire::{Ports, Wire},
     tcp::{
+        answer::Speech,
         carrier::Carrier,
         client::{Load, Told},
         cost::{Spenders, threads_of},
@@ -26,16 +27,16 @@ use crate::{
 };
 
 /// How long a program may take until it listens.
-const START: Duration = Duration::from_secs(10);
+pub(super) const START: Duration = Duration::from_secs(10);
 /// How much longer than planned a run may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of buffers of all streams at each end.
 const BUFFERS: u32 = 1 << 20;
 /// The counters of the network namespace of the thread that reads them.
 const SNMP: &str = "/proc/thread-self/net/snmp";
 /// Where clients connect from: that many addresses in a row, behind the client's own.
-const CLIENTS: Ipv4Addr = path::address(0, 64, 1);
-const CLIENT_COUNT: u8 = 16;
+pub(super) const CLIENTS: Ipv4Addr = path::address(0, 64, 1);
+pub(super) const CLIENT_COUNT: u8 = 16;
 
 /// A carrier with its two ends.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub(crate) struct Stand<'p> {
     carrier: Carrier<'p>,
     server: Process,
     _wire: Wire,
-    request: usize,
+    speech: Speech,
     /// Connections that were made.
     pub(crate) made: u64,
     cpus: Cpus,
@@ -82,31 +83,24 @@ pub(crate) struct Ask {
 }
 
 impl<'p> Stand<'p> {
-    /// Sets it up on one CPU, with requests of this many bytes; connections pass when this returns.
+    /// Sets it up on one CPU; connections pass when this returns.
     ///
     /// # Errors
     ///
     /// When something does not start.
-    pub(crate) fn build(way: Way, path: &'p Path, request: usize) -> Result<Self> {
-        path.add_backends(BACKENDS)?;
-        let clients = (0..CLIENT_COUNT).map(|place| {
-            let address = Ipv4Addr::from(u32::from(CLIENTS) + u32::from(place));
-            format!("addr add {address}/32 dev c0\n")
-        });
-        path.client.netns.ip_batch(&clients.collect::<String>())?;
-        settle(path)?;
+    pub(crate) fn build(way: Way, path: &'p Path, speech: Speech) -> Result<Self> {
+        prepare(path)?;
         let mut wire = Wire::plug(path, Ports::Open)?;
         let [_, cpu] = cpu::two()?;
-        let carrier = Carrier::start(way, path, &mut wire, cpu)?;
-        let mut server = serve(path, request, cpu)?;
-        server.wait_for_stdout(READY, START)?;
+        let carrier = Carrier::start(way, path, &mut wire, &[cpu])?;
+        let server = serve(path, speech, cpu)?;
         let processes = [Some(server.id()), carrier.id()];
         Ok(Self {
             way,
             path,
             carrier,
             _wire: wire,
-            request,
+            speech,
             made: 0,
             cpus: Cpus {
                 client: cpu,
@@ -178,7 +172,7 @@ impl<'p> Stand<'p> {
             backends,
             from: CLIENTS,
             clients: CLIENT_COUNT,
-            request: self.request,
+            speech: self.speech,
             answer: ask.answer,
             concurrency: ask.concurrency,
             millis: ask.millis,
@@ -239,14 +233,33 @@ impl<'p> Stand<'p> {
     }
 }
 
-fn serve(path: &Path, request: usize, cpu: usize) -> Result<Process> {
-    let (port, request) = (NODE_PORT.to_string(), request.to_string());
-    let words = ["server", "--port", &port, "--request", &request];
-    end(path, &path.server.netns.path(), "server", cpu, &words)
+/// Gives a path its backends and clients.
+pub(super) fn prepare(path: &Path) -> Result<()> {
+    path.add_backends(BACKENDS)?;
+    let clients = (0..CLIENT_COUNT).map(|place| {
+        let address = Ipv4Addr::from(u32::from(CLIENTS) + u32::from(place));
+        format!("addr add {address}/32 dev c0\n")
+    });
+    path.client.netns.ip_batch(&clients.collect::<String>())?;
+    settle(path)
+}
+
+/// Starts a server on a CPU; it listens when this returns.
+pub(super) fn serve(path: &Path, speech: Speech, cpu: usize) -> Result<Process> {
+    let port = NODE_PORT.to_string();
+    let mut words = vec!["server".to_owned(), "--port".to_owned(), port];
+    if let Speech::Bytes(length) = speech {
+        words.extend(["--request".to_owned(), length.to_string()]);
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let name = format!("server-{cpu}");
+    let mut server = end(path, &path.server.netns.path(), &name, cpu, &words)?;
+    server.wait_for_stdout(READY, START)?;
+    Ok(server)
 }
 
 /// Starts this program as one of the two ends.
-fn end(
+pub(super) fn end(
     path: &Path,
     netns: &std::path::Path,
     name: &str,

@@ -8,7 +8,10 @@ use lb_tests::process;
 use crate::{
     path::contestants::{Who, absent, lb_version, version},
     report::{Missing, Shown},
-    tcp::config,
+    tcp::{
+        answer::{HELLO, PLAIN, Speech},
+        config,
+    },
 };
 
 /// Where distributions have nginx's `stream`, if that is a module.
@@ -26,6 +29,10 @@ pub(crate) enum Way {
     Lb,
     /// A shared VIP: the name in the hello decides, then packets pass by themselves.
     LbShared,
+    /// The same, but both ends differ in their TCP options, so that the process copies what they say.
+    LbCopied,
+    /// A shared VIP: the name in each request decides.
+    LbHttp,
     Route,
     Nft,
     /// The same with a flowtable.
@@ -45,6 +52,8 @@ impl Way {
             Self::Bare => Who::Bare.name(),
             Self::Lb => Who::Lb.name(),
             Self::LbShared => "lb, shared VIP",
+            Self::LbCopied => "lb, shared VIP, copied",
+            Self::LbHttp => "lb, HTTP",
             Self::Route => Who::Route.name(),
             Self::Nft => Who::Nft.name(),
             Self::Flowtable => Who::Flowtable.name(),
@@ -60,7 +69,8 @@ impl Way {
     /// Why it cannot be taken here, if it cannot.
     pub(crate) fn missing(self) -> Option<Missing> {
         let why = match self {
-            Self::Bare | Self::Lb | Self::LbShared | Self::Route => None,
+            Self::Bare | Self::Route => None,
+            Self::Lb | Self::LbShared | Self::LbCopied | Self::LbHttp => None,
             Self::Nft => return Who::Nft.missing(),
             Self::Flowtable => return Who::Flowtable.missing(),
             Self::Ipvs => return Who::Ipvs.missing(),
@@ -82,7 +92,7 @@ impl Way {
         let version = match self {
             Self::Bare => return Who::Bare.shown(),
             Self::Route => return Who::Route.shown(),
-            Self::Lb | Self::LbShared => lb_version()?,
+            Self::Lb | Self::LbShared | Self::LbCopied | Self::LbHttp => lb_version()?,
             Self::Nft | Self::Flowtable => version("nft", &["--version"])?,
             Self::Ipvs => version("ipvsadm", &["--version"])?,
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => version("haproxy", &["-v"])?,
@@ -91,24 +101,39 @@ impl Way {
         Ok(Shown {
             name: self.name(),
             version,
-            configuration: self.configuration(),
+            configuration: self.configuration(1),
         })
     }
 
-    /// What its program reads; nothing where there is none.
-    pub(crate) fn configuration(self) -> String {
+    /// What its program reads, which is to have so many threads; nothing where there is none.
+    pub(crate) fn configuration(self, threads: usize) -> String {
         match self {
             Self::Bare | Self::Route => String::new(),
-            Self::Lb => config::lb(false).to_string(),
-            Self::LbShared => config::lb(true).to_string(),
+            Self::Lb => config::lb(None).to_string(),
+            Self::LbShared | Self::LbCopied => config::lb(Some("sni")).to_string(),
+            Self::LbHttp => config::lb(Some("http")).to_string(),
             Self::Nft => config::nft(false),
             Self::Flowtable => config::nft(true),
             Self::Ipvs => config::ipvs(),
-            Self::Haproxy => config::haproxy(false, false),
-            Self::HaproxySplice => config::haproxy(true, false),
-            Self::HaproxyName => config::haproxy(false, true),
+            Self::Haproxy => config::haproxy(false, false, threads),
+            Self::HaproxySplice => config::haproxy(true, false, threads),
+            Self::HaproxyName => config::haproxy(false, true, threads),
             Self::Nginx => config::nginx(&module(), false),
             Self::NginxName => config::nginx(&module(), true),
+        }
+    }
+
+    /// Whether both ends are made to differ in their TCP options, so that nothing is handed over.
+    pub(crate) const fn is_copied(self) -> bool {
+        matches!(self, Self::LbCopied)
+    }
+
+    /// What its clients say.
+    pub(crate) const fn speech(self) -> Speech {
+        match self {
+            Self::LbHttp => Speech::Http,
+            Self::LbShared | Self::LbCopied | Self::HaproxyName | Self::NginxName => HELLO,
+            _ => PLAIN,
         }
     }
 

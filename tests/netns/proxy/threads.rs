@@ -136,6 +136,7 @@ fn k14_the_threads_of_a_network_share_its_connections() -> Result<()> {
     let topology = Topology::poc()?;
     have_copied(&topology)?;
     let node = &topology.nodes[0];
+    node.netns.keep_flows_on_a_cpu("eth0")?;
     let address = SocketAddrV4::new(node.address, PORT);
     let _teller = Teller::start(&node.netns, address, "node")?;
     serve(&topology)?;

@@ -22,7 +22,7 @@ use lb_tests::{
         config::{Config, Keys},
         lb::Lb,
     },
-    topology::{Host, MGMT_NIC, TENANT_NIC, Topology, VIP, mac_of},
+    topology::{ECHO_NODE_PORT, Host, MGMT_NIC, TENANT_NIC, Topology, VIP, mac_of},
     traffic::flood::Flood,
 };
 use lb_user::dataplane::{flows::FlowTable, maps::Maps, pins::Pins};
@@ -39,10 +39,18 @@ const SHORT: Extent = Extent {
     flows: 50_000,
     addresses: 1,
 };
-/// A network has at most 16 addresses: the flows are shared out between two.
 const LONG: Extent = Extent {
     flows: 1_000_000,
     addresses: 10,
+};
+/// Of the nodes' network alone.
+const SHORT_OF_ONE: Extent = Extent {
+    flows: 50_000,
+    addresses: 2,
+};
+const LONG_OF_ONE: Extent = Extent {
+    flows: 2_000_000,
+    addresses: 40,
 };
 /// Flows that are made at a time: fewer than a ring has places, or it would end the first of them.
 pub(crate) const STEP: u64 = 50_000;
@@ -63,10 +71,46 @@ fn a_million_flows_expire() -> Result<()> {
         None => SHORT,
     };
     let topology = Topology::poc()?;
-    let mut lb = Lb::start(&topology, &idle(config(&extent), "1h"))?;
-    let hosts = [topology.client(), &topology.nodes[0], &topology.workers[0]];
-    hosts.into_iter().try_for_each(silence)?;
-    let mut crowd = Crowd::new(&topology)?;
+    let backends = [&topology.nodes[0], &topology.workers[0]];
+    all_expire(&topology, &extent, config(&extent), backends)
+}
+
+/// The same of two million, all from the SNAT addresses of the nodes' network.
+#[privileged_test]
+fn two_million_flows_of_one_network_expire() -> Result<()> {
+    let extent = match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => LONG_OF_ONE,
+        None => SHORT_OF_ONE,
+    };
+    let topology = Topology::poc()?;
+    let backends = [&topology.nodes[0], &topology.nodes[1]];
+    let snat = (1..=extent.addresses).map(|last| Ipv4Addr::new(10, 32, 97, last));
+    let pool = |config: Config, name: &str, node: &Host| {
+        config.mgmt_pool(name, [SocketAddrV4::new(node.address, ECHO_NODE_PORT)])
+    };
+    let config = Config::poc()
+        .network("mgmt", |mgmt| mgmt.snat(snat))
+        .network("tenant-a", |tenant| tenant.set("half_open", PLACES))
+        .tcp_service("far", LISTENERS[0])
+        .tcp_service("near", LISTENERS[1])
+        .set("limits.snat_addresses", extent.addresses);
+    let config = pool(pool(config, "far", backends[0]), "near", backends[1]);
+    all_expire(&topology, &extent, config, backends)
+}
+
+/// So many flows to two backends are made, and end at once.
+fn all_expire(
+    topology: &Topology,
+    extent: &Extent,
+    config: Config,
+    backends: [&Host; 2],
+) -> Result<()> {
+    let mut lb = Lb::start(topology, &idle(config.clone(), "1h"))?;
+    let [first, second] = backends;
+    [topology.client(), first, second]
+        .into_iter()
+        .try_for_each(silence)?;
+    let mut crowd = Crowd::between(topology, backends)?;
     let start = Instant::now();
     while crowd.flows < extent.flows {
         let more = STEP.min(extent.flows - crowd.flows);
@@ -77,7 +121,7 @@ fn a_million_flows_expire() -> Result<()> {
     ensure!(live >= extent.flows, "{live} flows live");
 
     lb.process().stop()?;
-    lb.restart_with_full_log(&idle(config(&extent), "1s"))?;
+    lb.restart_with_full_log(&idle(config, "1s"))?;
     let start = Instant::now();
     poll::until("the end of all flows", LIMIT, || {
         Ok((lb.status()?.flows.live == 0).then_some(()))
@@ -85,7 +129,7 @@ fn a_million_flows_expire() -> Result<()> {
     .with_context(|| format!("{:?}", lb.status()))?;
     let (elapsed, cpu) = (start.elapsed(), lb.process().cpu_time("expiry")?);
     println!("{live} flows ended in {elapsed:.1?}, with {cpu:.1?} of CPU");
-    ensure_all_ids_are_free(&topology, &lb)?;
+    ensure_all_ids_are_free(topology, &lb)?;
     // The longest batch is in there.
     let log = lb.process();
     println!(
@@ -142,10 +186,19 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
+    /// Towards a node, and a worker in the clients' own network.
     pub(crate) fn new(topology: &Topology) -> Result<Self> {
-        let [near, far] = [TENANT_NIC, MGMT_NIC].map(|nic| topology.mac(nic));
-        let (near, far) = (near?, far?);
-        let client = Speaker::new(topology.client(), near)?;
+        Self::between(topology, [&topology.nodes[0], &topology.workers[0]])
+    }
+
+    /// Towards these backends of the two listeners.
+    fn between(topology: &Topology, backends: [&Host; 2]) -> Result<Self> {
+        let speaker = |host: &Host| {
+            let is_near = topology.workers.iter().any(|one| one.name == host.name);
+            let nic = if is_near { TENANT_NIC } else { MGMT_NIC };
+            Speaker::new(host, topology.mac(nic)?)
+        };
+        let client = Speaker::new(topology.client(), topology.mac(TENANT_NIC)?)?;
         let sources = |hosts: std::ops::Range<u8>| {
             hosts
                 .map(|host| Ipv4Addr::new(192, 168, 203, host))
@@ -159,10 +212,7 @@ impl Crowd {
                 Flood::new(client.way, sources(185..250), second),
             ],
             client,
-            backends: [
-                Speaker::new(&topology.nodes[0], far)?,
-                Speaker::new(&topology.workers[0], near)?,
-            ],
+            backends: [speaker(backends[0])?, speaker(backends[1])?],
             table: FlowTable::open(&pins)?,
             maps: Maps::open(&pins)?,
             flows: 0,

@@ -8,7 +8,6 @@ mod footprint;
 mod history;
 mod json;
 mod large;
-mod limits;
 mod look_back;
 mod node;
 mod order;

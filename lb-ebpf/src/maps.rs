@@ -10,8 +10,8 @@ use lb_common::{
     addr::Be128,
     affinity, contact,
     maps::{
-        DEFAULT_BACKENDS, DEFAULT_HANDED_OVER, DEFAULT_POOLS, DEFAULT_SERVICES, MAX_ADDRESSES,
-        MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
+        DEFAULT_HANDED_OVER, MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NETWORKS, MAX_POOLS,
+        MAX_RULES, MAX_SERVICES, MAX_SNAT_ADDRESSES,
         addr6::HashKey,
         backend::Backend,
         backend_answers::BackendAnswers,
@@ -54,21 +54,34 @@ pub(crate) static ADDRESSES: HashMap<AddressKey, Address, { MAX_ADDRESSES as usi
 pub(crate) static DOORS: Array<DoorLine, { DOOR_LINES as usize }, { BPF_F_MMAPABLE as usize }> =
     Array::new();
 #[btf_map]
-pub(crate) static LOCAL_PEERS: HashMap<PeerKey, u32, { DEFAULT_BACKENDS as usize }> =
-    HashMap::new();
+pub(crate) static LOCAL_PEERS: HashMap<
+    PeerKey,
+    u32,
+    { 2 * MAX_BACKENDS as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 #[btf_map]
-pub(crate) static SERVICES: HashMap<ServiceKey, Service, { DEFAULT_SERVICES as usize }> =
-    HashMap::new();
+pub(crate) static SERVICES: HashMap<
+    ServiceKey,
+    Service,
+    { MAX_SERVICES as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 #[btf_map]
 pub(crate) static RULES: LpmTrie<RuleKey, u32, { MAX_RULES as usize }> = LpmTrie::new();
 #[btf_map]
 pub(crate) static RULES6: LpmTrie<RuleKey6, u32, { MAX_RULES as usize }> = LpmTrie::new();
 /// Labels by IPv6 address; userspace gives them out, and this is its list of them.
 #[btf_map]
-pub(crate) static LABELS: HashMap<Be128, u32, { MAX_ADDRESSES as usize }> = HashMap::new();
+pub(crate) static LABELS: HashMap<
+    Be128,
+    u32,
+    { MAX_LABELS as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 /// IPv6 addresses by the index of their label.
 #[btf_map]
-pub(crate) static ADDRESSES6: Array<Be128, { MAX_ADDRESSES as usize }> = Array::new();
+pub(crate) static ADDRESSES6: Array<Be128, { 1 + MAX_LABELS as usize }> = Array::new();
 /// Clients of IPv6 by flow id.
 #[btf_map]
 pub(crate) static CLIENTS6: Array<Be128, ONE_ADDRESS, { BPF_F_MMAPABLE as usize }> = Array::new();
@@ -77,14 +90,14 @@ pub(crate) static HASH_KEY: Array<HashKey, 1> = Array::new();
 #[btf_map]
 pub(crate) static MAGLEV: ArrayOfMaps<
     Array<u32, 1, { (BPF_F_INNER_MAP | BPF_F_MMAPABLE) as usize }>,
-    { DEFAULT_POOLS as usize },
+    { 1 + 2 * MAX_POOLS as usize },
 > = ArrayOfMaps::new();
 #[btf_map]
-pub(crate) static BACKENDS: Array<Backend, { DEFAULT_BACKENDS as usize }> = Array::new();
+pub(crate) static BACKENDS: Array<Backend, { 1 + MAX_BACKENDS as usize }> = Array::new();
 #[btf_map]
 pub(crate) static BACKEND_ANSWERS: Array<
     BackendAnswers,
-    { DEFAULT_BACKENDS as usize },
+    { 1 + MAX_BACKENDS as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
 #[btf_map]
@@ -142,14 +155,14 @@ pub(crate) static SPLICE_NAMES: HashMap<
 #[btf_map]
 pub(crate) static USAGE: Array<
     u32,
-    { usage::entries(DEFAULT_SERVICES) as usize },
+    { usage::entries(MAX_SERVICES) as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
 /// Live flows by backend id.
 #[btf_map]
 pub(crate) static BACKEND_FLOWS: Array<
     u32,
-    { DEFAULT_BACKENDS as usize },
+    { 1 + MAX_BACKENDS as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
 /// What is counted of networks, backends and services, by `counts::block`.
@@ -218,4 +231,9 @@ pub(crate) static VERDICTS: PerCpuArray<Counters, { 2 * MAX_NETWORKS as usize }>
 
 /// Userspace only: ids by name, pinned with the rest so that they share its fate.
 #[btf_map]
-pub(crate) static REGISTRY: HashMap<RegistryKey, u32, 16384> = HashMap::new();
+pub(crate) static REGISTRY: HashMap<
+    RegistryKey,
+    u32,
+    { (MAX_SERVICES + MAX_BACKENDS + MAX_POOLS) as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();

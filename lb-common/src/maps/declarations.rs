@@ -3,7 +3,8 @@
 
 use self::MapSize::{Fixed, Limited};
 use super::{
-    MAX_ADDRESSES, MAX_NETWORKS, MAX_RULES, MAX_SNAT_ADDRESSES,
+    MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NETWORKS, MAX_POOLS, MAX_RULES, MAX_SERVICES,
+    MAX_SNAT_ADDRESSES,
     addr6::HashKey,
     backend::Backend,
     backend_answers::BackendAnswers,
@@ -23,6 +24,7 @@ use super::{
     service::{Service, ServiceKey},
     snat::{PAGES_PER_ADDRESS, PortPage, SnatPage},
     splice::{Binding, Splice, SpliceName},
+    usage,
 };
 use crate::{
     addr::Be128,
@@ -121,13 +123,15 @@ pub const MAPS: [MapDeclaration; 45] = [
             "two of these, with network id and address: what both maps before say, in one look-up",
         )
         .used(USER, XDP),
-    hash::<PeerKey, u32>("LOCAL_PEERS", Limited("2 × `backends`"))
+    hash::<PeerKey, u32>("LOCAL_PEERS", Fixed(2 * MAX_BACKENDS))
+        .as_used()
         .holds(
             "network, address, port",
             "1: the backend that a check probes or a shared VIP dials",
         )
         .used(USER, XDP),
-    hash::<ServiceKey, Service>("SERVICES", Limited("`services`"))
+    hash::<ServiceKey, Service>("SERVICES", Fixed(MAX_SERVICES))
+        .as_used()
         .holds(
             "network, VIP, port, protocol",
             "pool, service id, rule set, flags, budget",
@@ -142,10 +146,11 @@ pub const MAPS: [MapDeclaration; 45] = [
             "allow, deny, or of the link; a set has both families",
         )
         .used(USER, XDP),
-    hash::<Be128, u32>("LABELS", Limited("4352 + `backends`"))
+    hash::<Be128, u32>("LABELS", Fixed(MAX_LABELS))
+        .as_used()
         .holds("IPv6 address", "index of its label")
         .used(USER, BOTH),
-    array::<Be128>("ADDRESSES6", Limited("4353 + `backends`"))
+    array::<Be128>("ADDRESSES6", Fixed(1 + MAX_LABELS))
         .holds("index of a label", "its IPv6 address")
         .used(USER, BOTH),
     array::<Be128>("CLIENTS6", FLOW_IDS)
@@ -155,17 +160,17 @@ pub const MAPS: [MapDeclaration; 45] = [
     array::<HashKey>("HASH_KEY", Fixed(1))
         .holds("0", "key of the hash of IPv6 clients; random, made at the first start")
         .used(USER, BOTH),
-    array_of_maps("MAGLEV", Limited("1 + 2 × `pools`"))
+    array_of_maps("MAGLEV", Fixed(1 + 2 * MAX_POOLS))
         .holds(
-            "pool id, or that and `limits.pools`",
+            "pool id, or that and 4096",
             "array of its size, that many backend ids, turns, that many shares, the pool id, and how many backends and \
              which have a share",
         )
         .used("user; the turns, XDP", XDP),
-    array::<Backend>("BACKENDS", Limited("1 + `backends`"))
+    array::<Backend>("BACKENDS", Fixed(1 + MAX_BACKENDS))
         .holds("backend id", "address, port, network, next hop")
         .used(USER, XDP),
-    array::<BackendAnswers>("BACKEND_ANSWERS", Limited("1 + `backends`"))
+    array::<BackendAnswers>("BACKEND_ANSWERS", Fixed(1 + MAX_BACKENDS))
         .mapped()
         .holds(
             "backend id",
@@ -223,11 +228,11 @@ pub const MAPS: [MapDeclaration; 45] = [
         .as_used()
         .holds("flow id", "name that the client of a connection that was handed over has requested")
         .used(USER, USER),
-    array::<u32>("USAGE", Limited("257 + `services`"))
+    array::<u32>("USAGE", Fixed(usage::entries(MAX_SERVICES)))
         .mapped()
         .holds("network or service", "flows in full use")
         .used(BOTH, BOTH),
-    array::<u32>("BACKEND_FLOWS", Limited("1 + `backends`"))
+    array::<u32>("BACKEND_FLOWS", Fixed(1 + MAX_BACKENDS))
         .mapped()
         .holds("backend id", "flows in full use")
         .used(BOTH, BOTH),
@@ -321,8 +326,9 @@ pub const MAPS: [MapDeclaration; 45] = [
         .used(XDP, USER),
     hash::<RegistryKey, u32>(
         "REGISTRY",
-        Limited("256 + `services` + `backends` + `pools` + `snat_addresses`"),
+        Limited("135,422 + `snat_addresses`"),
     )
+    .as_used()
     .holds("kind, name", "id")
     .used(USER, USER),
 ];

@@ -30,17 +30,25 @@ pub mod usage;
 
 /// Networks, including the reserved id 0.
 pub const MAX_NETWORKS: u32 = 256;
-/// Services, one per listening VIP:port, unless `limits.services` says otherwise.
-pub const DEFAULT_SERVICES: u32 = 1024;
-/// Backends unless `limits.backends` says otherwise.
-pub const DEFAULT_BACKENDS: u32 = 4096;
-/// Pools, each with a Maglev table, unless `limits.pools` says otherwise.
-pub const DEFAULT_POOLS: u32 = 256;
+/// Services, one per listening VIP:port, that a data plane has room for.
+pub const MAX_SERVICES: u32 = 65_535;
+/// Backends that it has room for.
+pub const MAX_BACKENDS: u32 = 65_535;
+/// Pools, each with two Maglev tables, that it has room for.
+pub const MAX_POOLS: u32 = 4096;
+/// Services that a configuration may have, unless `limits.services` says otherwise.
+pub const DEFAULT_SERVICES: u32 = 16_384;
+/// Backends, unless `limits.backends` says otherwise.
+pub const DEFAULT_BACKENDS: u32 = 32_768;
+/// Pools, unless `limits.pools` says otherwise.
+pub const DEFAULT_POOLS: u32 = 2048;
 /// Connections that are handed over at a time, unless `limits.handed_over` says otherwise.
 pub const DEFAULT_HANDED_OVER: u32 = 65_536;
 /// Most SNAT addresses that `limits.snat_addresses` may be.
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
 /// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;
+/// IPv6 addresses with a label: a VIP, SNAT address or backend has one at most, and so has each cell.
+pub const MAX_LABELS: u32 = MAX_ADDRESSES + MAX_NETWORKS + MAX_BACKENDS;
 /// Prefixes in all rule sets together; memory is taken as they are used.
 pub const MAX_RULES: u32 = 1 << 17;

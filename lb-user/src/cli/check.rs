@@ -201,7 +201,11 @@ fn parts(quotas: &[Quota<'_>]) -> String {
 /// What the maps of `config` take on a machine such as this; nothing where that is not known.
 fn memory_of(config: &Config) -> Option<Footprint> {
     let contents = map_contents(config).ok()?;
-    Some(footprint(&config.limits, &contents, possible_cpus().ok()?))
+    Some(footprint(
+        &config.limits.room(),
+        &contents,
+        possible_cpus().ok()?,
+    ))
 }
 
 /// What the maps take, as a line behind the summary, in MB of a million bytes, rounded up.
@@ -367,7 +371,7 @@ services:
         let memory = memory_of(&loaded.as_ref().unwrap().config);
         let json = serde_json::to_string(&report_of(&loaded, memory)).unwrap();
         let (_, memory) = json.split_once(r#","memory":{"bytes":"#).unwrap();
-        let map = r#"{"name":"MAGLEV","bytes":4416,"inner_maps":1,"inner_bytes":"#;
+        let map = r#"{"name":"MAGLEV","bytes":65856,"inner_maps":1,"inner_bytes":"#;
         assert!(memory.contains(map), "{memory}");
         assert!(memory.ends_with(r#"}]},"warnings":[]}"#), "{memory}");
     }
@@ -395,7 +399,7 @@ services:
                 r#"{"address":"10.0.0.3","port":80,"protocol":"udp"}],"pool":"p","rules":[],"#,
                 r#""idle_timeout":"2m","udp_idle_timeout":"2m","keepalive":null,"#,
                 r#""reject":false,"max_flows":null}],"#,
-                r#""limits":{"snat_addresses":8,"services":1024,"backends":4096,"pools":256,"handed_over":65536},"#,
+                r#""limits":{"snat_addresses":8,"services":16384,"backends":32768,"pools":2048,"handed_over":65536},"#,
                 r#""timeouts":{"half_open":"30s","half_closed":"2m","udp":"30s"},"flow_log":null,"#,
                 r#""watch":false,"on_stop":"forward"},"#,
                 r#""capacity":[{"network":"mgmt","address":"10.0.0.1","first_port":1024,"#,

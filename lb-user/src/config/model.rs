@@ -10,7 +10,7 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use lb_common::maps::DEFAULT_HANDED_OVER;
+use lb_common::maps::{DEFAULT_HANDED_OVER, MAX_BACKENDS, MAX_POOLS, MAX_SERVICES};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -423,21 +423,45 @@ pub struct Rule {
     pub allow: bool,
 }
 
-/// How much the maps can hold. The memory is taken at the first start, used or not.
+/// How much there may be. What flows take is as large from the first start on as these say; of names there may be as many,
+/// and a data plane has [room](Self::room) for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 7 MB and holds
     /// [`FLOWS_PER_ADDRESS`](lb_common::maps::snat::FLOWS_PER_ADDRESS) flows.
     pub snat_addresses: u16,
-    /// `listen` entries of all services, 1 to 65535; default 1024.
+    /// `listen` entries of all services, 1 to 65535; default 16,384.
     pub services: u32,
-    /// Backends of all pools, 1 to 65535; default 4096.
+    /// Backends of all pools, 1 to 65535; default 32,768.
     pub backends: u32,
-    /// Pools, 1 to 4096; default 256.
+    /// Pools, 1 to 4096; default 2048.
     pub pools: u32,
     /// Connections that are handed over at a time, 1 to 1,000,000; default 65,536.
     #[serde(default = "handed_over")]
     pub handed_over: u32,
+}
+
+impl Limits {
+    /// What a data plane gets room for at its first start: for all names that there may ever be, which take hardly any
+    /// memory before they are there.
+    pub const fn room(self) -> Self {
+        Self {
+            services: MAX_SERVICES,
+            backends: MAX_BACKENDS,
+            pools: MAX_POOLS,
+            ..self
+        }
+    }
+
+    /// These, as far as a data plane has `room` for them.
+    pub fn within(self, room: Self) -> Self {
+        Self {
+            services: self.services.min(room.services),
+            backends: self.backends.min(room.backends),
+            pools: self.pools.min(room.pools),
+            ..room
+        }
+    }
 }
 
 /// Of a configuration that an earlier `lb` has applied.

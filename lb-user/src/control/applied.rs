@@ -26,7 +26,7 @@ const APPLIED_BEFORE: &str = "applied.yaml";
 
 /// A configuration in the maps.
 pub(crate) struct Applied {
-    /// The configuration; its limits are those of the maps.
+    /// The configuration; its limits are as far as the maps have room.
     pub(crate) config: Config,
     /// Where its networks are attached, by name.
     pub(crate) places: BTreeMap<String, Attachment>,

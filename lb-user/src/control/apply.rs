@@ -31,7 +31,7 @@ use crate::{
     },
     model::{
         maglev::MaglevTable,
-        registry::{Ids, Kind},
+        registry::{Ids, Kind, NameRoom},
         snat::{SnatSlot, parse_name},
     },
     network::neighbour::{NeighbourChange, Resolved},
@@ -526,7 +526,18 @@ pub(super) fn counted(ids: &Ids) -> impl Iterator<Item = u32> {
 ///
 /// If it cannot be read.
 pub fn read_ids(maps: &Maps) -> Result<Ids> {
-    let mut ids = Ids::new(maps.second_tables());
+    let Limits {
+        services,
+        backends,
+        pools,
+        ..
+    } = maps.limits();
+    let room = NameRoom {
+        services,
+        backends,
+        pools,
+    };
+    let mut ids = Ids::new(maps.second_tables()).with_room(room);
     if let Some(maps) = &maps.ipv6 {
         ids = ids.with_labels(maps.label_room());
     }

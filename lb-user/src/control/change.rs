@@ -53,7 +53,7 @@ pub struct Change {
 
 /// What a change leads to.
 pub(crate) struct Wanted<'a> {
-    /// The configuration; its limits are those of the maps.
+    /// The configuration; its limits are as far as the maps have room.
     pub(crate) config: Config,
     /// Where its networks are attached, by name.
     pub(crate) places: BTreeMap<String, Attachment>,
@@ -200,7 +200,7 @@ impl Running {
         check_networks(&self.applied.config, config)?;
         check_ports(&self.applied.config, config)?;
         let config = Config {
-            limits: self.data_plane.live.limits(),
+            limits: config.limits.within(self.data_plane.live.limits()),
             ..config.clone()
         };
         let ours = |ifindex| self.data_plane.pins.link(NIC, ifindex).exists();

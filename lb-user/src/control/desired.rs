@@ -319,12 +319,12 @@ impl Desired {
     }
 
     fn add_pool(&mut self, pool: &config::Pool, config: &Config, ids: &mut Ids) -> Result<()> {
-        ids.assign(Kind::Pool, &pool.name, config.limits.pools)?;
+        ids.assign(Kind::Pool, &pool.name, ids.room().pools)?;
         let network = network_id(ids, &pool.network)?;
         let routes = config.network(&pool.network);
         for backend in &pool.backends {
             let name = backend_name(pool, backend);
-            let id = ids.assign(Kind::Backend, &name, config.limits.backends)?;
+            let id = ids.assign(Kind::Backend, &name, ids.room().backends)?;
             let record = Backend {
                 address: ids.give(backend.address)?,
                 port: Be16::new(backend.port),
@@ -347,11 +347,10 @@ impl Desired {
         ids: &mut Ids,
     ) -> Result<()> {
         let network = network_id(ids, &service.network)?;
-        let id =
-            u16::try_from(ids.assign(Kind::Service, &service.name, config.limits.services)?)?;
+        let id = u16::try_from(ids.assign(Kind::Service, &service.name, ids.room().services)?)?;
         let is_of_cell = config.is_of_cell(service);
         let pool = match service.target.pool().filter(|_| !is_of_cell) {
-            Some(pool) => ids.assign(Kind::Pool, pool, config.limits.pools)?,
+            Some(pool) => ids.assign(Kind::Pool, pool, ids.room().pools)?,
             None => 0,
         };
         // Of a shared VIP the process chooses.

@@ -33,7 +33,7 @@ use crate::{
 ///
 /// If it does not fit into its own limits.
 pub fn map_contents(config: &Config) -> Result<MapContents> {
-    let mut ids = Ids::new(Some(config.limits.pools));
+    let mut ids = Ids::new(Some(config.limits.room().pools));
     let mut desired = records(config, &places(config), &mut ids)?;
     desired.add_tables(config, &all_up(config), &ids, &mut BuiltTables::default())?;
     Ok(MapContents {

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     api::{Changes, Severity, StaleReason},
-    config::{self, Config, Loaded, Warning, time_text},
+    config::{self, Config, Limits, Loaded, Warning, time_text},
     events::history::Happened,
     flows::evict::selector::EvictSelector,
     model::{names::backend_name, registry::Kind},
@@ -362,9 +362,11 @@ fn ends(change: &Change, running: &Running) -> Vec<EndedPart> {
 /// What is to be known of a file, and what a reload does not do.
 fn said(warnings: &[Warning], before: &Config, after: &Config) -> Vec<String> {
     let mut warnings: Vec<String> = warnings.iter().map(Warning::to_string).collect();
-    if before.limits != after.limits {
+    let sizes = |limits: &Limits| (limits.snat_addresses, limits.handed_over);
+    if sizes(&before.limits) != sizes(&after.limits) {
         warnings.push(
-            "limits: they stay as they were at the first start; `lb down`, then a new start changes them"
+            "limits: the maps of flows stay as large as they were made at the first start; `lb down`, then a new start \
+             changes them"
                 .to_owned(),
         );
     }

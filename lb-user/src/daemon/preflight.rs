@@ -71,7 +71,7 @@ fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&mut Live) -> Result<I
     }
     let mut live = Live::new(Maps::open(&pins.maps())?);
     let config = Config {
-        limits: live.limits(),
+        limits: config.limits.within(live.limits()),
         ..config.clone()
     };
     let places = places(&config, &nics, pins);

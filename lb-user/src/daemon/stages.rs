@@ -141,7 +141,7 @@ fn change(running: &mut Running, start: &Start<'_>) -> Result<()> {
 /// What an earlier process left, adopted, and the cells: nothing that runs is changed yet.
 struct Found<'a> {
     start: &'a Start<'a>,
-    /// The configuration, with the limits of the maps.
+    /// The configuration, with its limits as far as the maps have room.
     config: Config,
     object: Object,
     live: Live,
@@ -188,7 +188,7 @@ impl<'a> Found<'a> {
             );
         }
         let config = Config {
-            limits: live.limits(),
+            limits: start.config.limits.within(live.limits()),
             ..start.config.clone()
         };
         live.recover(&object, &ids, &pins.maps())?;

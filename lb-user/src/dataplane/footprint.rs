@@ -310,13 +310,13 @@ mod tests {
         let name = bytes_of::<lb_common::maps::splice::SpliceName>();
         for (map, bytes) in [
             ("NETWORK_IDS", hash(512, [8, 4], 2)),
-            ("SERVICES", hash(600, [12, 20], 2)),
+            ("SERVICES", hash_as_used(600, 7, [12, 20])),
             ("SPLICE_NAMES", hash_as_used(2024, 3, [4, name])),
             ("RULES", 360),
             ("RULES6", 0),
             ("CLIENTS6", 4096 + 57_344 * 16),
             ("HASH_KEY", 312 + 40),
-            ("MAGLEV", 312 + 8 * 513),
+            ("MAGLEV", 312 + 8 * 4097),
             ("FLOW_EVENTS", 1_065_288),
             ("IP_IDS", 312 + 8 + 2 * 8),
         ] {

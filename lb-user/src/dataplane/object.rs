@@ -67,8 +67,8 @@ pub struct Object {
 }
 
 impl Object {
-    /// Loads the object with its maps pinned under `pins`; what is pinned there already is adopted
-    /// with its content and its sizes.
+    /// Loads the object with its maps pinned under `pins`, with [room](Limits::room) for `limits`; what is pinned there
+    /// already is adopted with its content and its sizes.
     ///
     /// `log_level` switches aya-log in the programs: 0 off, 1 error to 5 trace.
     ///
@@ -76,29 +76,32 @@ impl Object {
     ///
     /// With the kernel's message: no privileges, a helper that is missing, a pinned map that does not fit.
     pub fn load(pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
-        Self::load_build(Build::SHIPPED, pins, limits, log_level)
+        Self::load_build(Build::SHIPPED, pins, &limits.room(), log_level)
     }
 
-    /// As [`Self::load`], of another build of the programs.
+    /// As [`Self::load`], of another build of the programs, with no more than this room.
     ///
     /// # Errors
     ///
     /// As for [`Self::load`].
-    pub fn load_build(build: Build, pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
+    pub fn load_build(build: Build, pins: &Pins, room: &Limits, log_level: u8) -> Result<Self> {
         let folder = pins.maps();
-        let wanted = sizes(limits);
-        let flows = adopted(&folder, "FLOWS", flow_entries(limits.snat_addresses));
-        let sizes: Vec<(&str, u32)> = wanted
-            .iter()
-            .map(|&(name, size)| match name {
-                // One for each flow, also where the flows were there first.
-                "FLOWS" | "CLIENTS6" | "PENDING" => (name, flows),
-                "BACKEND_ANSWERS" => (name, adopted(&folder, "BACKENDS", size)),
-                // Half as large in earlier versions. A peer without room there is named when it matters.
-                "LOCAL_PEERS" => (name, pinned_size(&folder, name).unwrap_or(size)),
-                _ => (name, adopted(&folder, name, size)),
-            })
-            .collect();
+        let flows = flow_entries(room.snat_addresses);
+        let flows = adopted(&folder, "FLOWS", flows);
+        let of_names = names_sizes(room).map(|(name, size)| {
+            let as_large = match name {
+                "BACKEND_ANSWERS" => "BACKENDS",
+                name => name,
+            };
+            // Smaller in earlier versions. A name without room there is refused when it comes.
+            (name, pinned_size(&folder, as_large).unwrap_or(size))
+        });
+        let of_flows = flows_sizes(room).map(|(name, size)| match name {
+            // One for each flow, also where the flows were there first.
+            "FLOWS" | "CLIENTS6" | "PENDING" => (name, flows),
+            _ => (name, adopted(&folder, name, size)),
+        });
+        let sizes: Vec<(&str, u32)> = of_names.into_iter().chain(of_flows).collect();
         let paths: Vec<_> = MAPS.iter().map(|&name| (name, folder.join(name))).collect();
         let mut loader = EbpfLoader::new();
         for &(name, size) in &sizes {
@@ -274,8 +277,13 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
 
 /// The sizes that are configured, by map. A map that is not named keeps its own.
 pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
-    let flows = flow_entries(limits.snat_addresses);
-    vec![
+    let names = names_sizes(limits).into_iter();
+    names.chain(flows_sizes(limits)).collect()
+}
+
+/// Those of maps that have names of the configuration.
+fn names_sizes(limits: &Limits) -> [(&'static str, u32); 10] {
+    [
         ("REGISTRY", names(limits)),
         ("SERVICES", limits.services),
         // A backend is dialled at its port, and may be checked at another one.
@@ -287,6 +295,16 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         ("BACKEND_FLOWS", limits.backends.saturating_add(1)),
         // Two of each pool.
         ("MAGLEV", limits.pools.saturating_mul(2).saturating_add(1)),
+        // A VIP, SNAT address or backend has one at most, and so has each cell.
+        ("LABELS", labels(limits)),
+        ("ADDRESSES6", labels(limits).saturating_add(1)),
+    ]
+}
+
+/// Those of maps that have flows.
+fn flows_sizes(limits: &Limits) -> [(&'static str, u32); 8] {
+    let flows = flow_entries(limits.snat_addresses);
+    [
         ("FLOWS", flows),
         ("PENDING", flows),
         ("BINDINGS", flows),
@@ -294,9 +312,6 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
         ("SPLICES", limits.handed_over.saturating_add(1)),
         ("SPLICE_NAMES", limits.handed_over.saturating_add(1024)),
         ("CLIENTS6", flows),
-        // A VIP, SNAT address or backend has one at most, and so has each cell.
-        ("LABELS", labels(limits)),
-        ("ADDRESSES6", labels(limits).saturating_add(1)),
         ("FLOW_LINES", flow_line::lines(flows)),
         ("SNAT_PORTS", flows / PAGE),
     ]

@@ -10,7 +10,11 @@ use lb_common::{conntrack::FlowState, maps::usage};
 /// What a look at all entries saw, by the indexes of [`lb_common::maps::usage`], or of
 /// [`lb_common::maps::quota`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look(Vec<FlowTally>);
+pub struct Look {
+    /// Up to the last one that something was noted at: most have none.
+    tallies: Vec<FlowTally>,
+    most: usize,
+}
 
 /// Flows of one network, service or quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,9 +26,12 @@ struct FlowTally {
 }
 
 impl Look {
-    /// Before the first entry; `len` is that of the map.
-    pub fn new(len: usize) -> Self {
-        Self(vec![FlowTally::default(); len])
+    /// Before the first entry; `most` is the length of the map.
+    pub const fn new(most: usize) -> Self {
+        Self {
+            tallies: Vec::new(),
+            most,
+        }
     }
 
     /// Notes an entry: a flow, or what is left of one.
@@ -34,12 +41,19 @@ impl Look {
         }
     }
 
+    fn at(&self, index: usize) -> FlowTally {
+        self.tallies.get(index).copied().unwrap_or_default()
+    }
+
     /// Notes an entry that counts at this index.
     pub fn note_at(&mut self, index: u32, id: u32, word: FlowState) {
         let state = word.generation() << 3 | word.state() as u32;
         let print = scatter(u64::from(id) << 32 | u64::from(state));
         let index = usize::try_from(index).unwrap_or(usize::MAX);
-        if let Some(seen) = self.0.get_mut(index) {
+        if index < self.most && index >= self.tallies.len() {
+            self.tallies.resize(index + 1, FlowTally::default());
+        }
+        if let Some(seen) = self.tallies.get_mut(index) {
             seen.live += u32::from(word.in_use());
             seen.print = seen.print.wrapping_add(print);
         }
@@ -55,12 +69,11 @@ const fn scatter(value: u64) -> u64 {
 
 /// What is to be added to each index whose value was wrong `between` the two looks.
 pub fn corrections(first: &Look, between: &[u32], second: &Look) -> Vec<(u32, i32)> {
-    let looks = first.0.iter().zip(&second.0);
-    let all = (0..).zip(looks.zip(between));
-    let wrong = |(index, ((first, second), &value))| {
-        let amount = correction(first, value, second);
+    let wrong = |(place, (index, &value))| {
+        let amount = correction(&first.at(place), value, &second.at(place));
         (amount != 0).then_some((index, amount))
     };
+    let all = (0..).zip((0..).zip(between));
     all.filter_map(wrong).collect()
 }
 
@@ -190,7 +203,7 @@ mod tests {
         };
         let half_open = in_state(live(7), State::Replied);
         let looks = [half_open, live(7).close()].map(look);
-        assert_eq!(looks[0].0[2].live, 100, "it does not count");
+        assert_eq!(looks[0].at(2).live, 100, "it does not count");
         assert_eq!(corrections(&looks[0], &usage_of(101, 101), &looks[1]), []);
     }
 
@@ -198,6 +211,6 @@ mod tests {
     fn an_unknown_service_is_not_counted() {
         let mut look = Look::new(300);
         look.note(1, 60_000, 1, live(1));
-        assert_eq!(look.0[1].live, 1);
+        assert_eq!(look.at(1).live, 1);
     }
 }

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lb_common::{addr::Be32, maps::addr6};
+use lb_common::{
+    addr::Be32,
+    maps::{MAX_BACKENDS, MAX_POOLS, MAX_SERVICES, addr6},
+};
 
 use self::of_kind::OfKind;
 
@@ -91,6 +94,29 @@ pub struct Ids {
     tables: BTreeMap<String, u32>,
     /// How many labels there is room for; none: as many as there can be.
     labels: Option<u32>,
+    room: NameRoom,
+}
+
+/// How many names of a file there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameRoom {
+    /// Of services.
+    pub services: u32,
+    /// Of backends.
+    pub backends: u32,
+    /// Of pools.
+    pub pools: u32,
+}
+
+impl Default for NameRoom {
+    /// That of a new data plane.
+    fn default() -> Self {
+        Self {
+            services: MAX_SERVICES,
+            backends: MAX_BACKENDS,
+            pools: MAX_POOLS,
+        }
+    }
 }
 
 impl Ids {
@@ -109,6 +135,17 @@ impl Ids {
             labels: Some(most),
             ..self
         }
+    }
+
+    /// The same with room for so many names.
+    #[must_use]
+    pub fn with_room(self, room: NameRoom) -> Self {
+        Self { room, ..self }
+    }
+
+    /// How many names there is room for.
+    pub const fn room(&self) -> NameRoom {
+        self.room
     }
 
     /// Notes an id that was given out before.
@@ -151,7 +188,7 @@ impl Ids {
             format!(
                 "no id is left for {} {name}: the running data plane has room for {most}, and what is \
                  configured no more keeps its id until its last flow has ended (`lb status` shows SNAT \
-                 addresses that drain); `lb down` and a new start with higher `limits` make more",
+                 addresses that drain); `lb down` and a new start make more",
                 kind.label(),
             )
         })

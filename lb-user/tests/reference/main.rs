@@ -128,7 +128,7 @@ when that comes, as tries do; all others take all of it at once. This page is ge
     // As a file that sets none of them has them.
     let text = "{ version: 1, networks: { a: { role: uplink, interface: eth0, prefixes: [10.0.0.0/8] } } }";
     let config = config::parse("lb.yaml", text).unwrap_or_else(|problems| panic!("{problems}"));
-    let limited = object::sizes(&config.limits);
+    let limited = object::sizes(&config.limits.room());
     for map in &MAPS {
         writeln!(page, "{}", map_line(map, &limited)).unwrap();
     }
@@ -139,7 +139,9 @@ when that comes, as tries do; all others take all of it at once. This page is ge
 fn map_line(map: &MapDeclaration, limited: &[(&str, u32)]) -> String {
     let limited = limited.iter().find(|(name, _)| *name == map.name);
     let entries = match (map.size, limited) {
-        (MapSize::Fixed(entries), None) => entries.to_string(),
+        (MapSize::Fixed(entries), sized) if sized.is_none_or(|(_, size)| *size == entries) => {
+            entries.to_string()
+        }
         (MapSize::Limited(formula), Some((_, entries))) => format!("{formula} ({entries})"),
         (size, limited) => panic!("{}: {size:?}, but by the limits {limited:?}", map.name),
     };

@@ -161,7 +161,7 @@ impl DataPlane {
         started.expect("the data plane starts")
     }
 
-    /// As [`Self::alone`], with room for as much as the configuration's own limits say.
+    /// As [`Self::alone`], with the room that a data plane gets with the configuration's own limits.
     ///
     /// # Errors
     ///
@@ -177,7 +177,8 @@ impl DataPlane {
     /// As for [`Self::with_own_limits`].
     pub fn of_build(build: Build, text: &str) -> Result<Self> {
         let config = config::parse("test.yaml", text)?;
-        Self::start(Lent::alone(build, &config.limits)?, &config, true, None)
+        let room = config.limits.room();
+        Self::start(Lent::alone(build, &room)?, &config, true, None)
     }
 
     /// Gives it back, and has the same one as another test with this configuration has it.

@@ -147,7 +147,7 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
     let (counts, carried_dead) = (remains.counts().clone(), bytes(&lb, &kept)?);
     ensure_not_less(&carried_dead, &carried)?;
 
-    lb.restart(&config.clone().set("limits.services", 64))?;
+    lb.restart(&config.clone().set("limits.handed_over", 1000))?;
     let after = lb.status()?;
     remains.ensure_known(&lb)?;
     let no_service = "nic tenant-a dropped no_service";
@@ -176,12 +176,12 @@ fn a28_a_killed_control_plane_leaves_everything_as_it_was() -> Result<()> {
 
 /// A size of the file that what runs does not have.
 fn ensure_size_is_said(said: &str) -> Result<()> {
-    let size = said.lines().find(|line| line.contains("map=\"SERVICES\""));
+    let size = said.lines().find(|line| line.contains("map=\"SPLICES\""));
     let size = size.with_context(|| format!("not a word of the size: {said}"))?;
     for words in [
         "the running data plane keeps its size; `lb down` and a new start would change it",
-        "size=1024",
-        "wanted=64",
+        "size=65537",
+        "wanted=1001",
     ] {
         ensure!(size.contains(words), "{size}");
     }

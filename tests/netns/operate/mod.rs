@@ -8,6 +8,7 @@ mod footprint;
 mod history;
 mod json;
 mod large;
+mod limits;
 mod look_back;
 mod node;
 mod order;

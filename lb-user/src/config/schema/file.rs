@@ -1,6 +1,6 @@
 //! The keys of a file, of which some are for the main file alone.
 
-use lb_common::maps::MAX_SNAT_ADDRESSES;
+use lb_common::maps::{MAX_BACKENDS, MAX_POOLS, MAX_SERVICES, MAX_SNAT_ADDRESSES};
 
 use super::{
     admin::RawAdmin,
@@ -95,16 +95,17 @@ section! {
 }
 
 section! {
-    /// What the maps can hold; the memory is taken at the first start.
+    /// How much there may be. The sizes of `snat_addresses` and `handed_over` are taken at the first start, and stay; the others
+    /// may change with a reload.
     struct RawLimits = "limits" {
         /// SNAT addresses of all networks, 1 to 128; 7 MB each.
         optional snat_addresses: SnatCount = "8",
         /// `listen` entries of all services, 1 to 65535.
-        optional services: EntryCount = "1024",
+        optional services: EntryCount = "16384",
         /// Backends of all pools, 1 to 65535.
-        optional backends: EntryCount = "4096",
+        optional backends: EntryCount = "32768",
         /// Pools, 1 to 4096.
-        optional pools: PoolCount = "256",
+        optional pools: PoolCount = "2048",
         /// Connections of shared VIPs that the data plane carries at a time, 1 to 1000000; those beyond are copied by the
         /// process. 0.3 MB for a thousand, two thirds of it as they come.
         optional handed_over: HandedOverCount = "65536",
@@ -118,6 +119,7 @@ const MAX_SEED: usize = 64;
 const MAX_SNAT: u16 = 128;
 
 const _: () = assert!(MAX_SNAT as u32 == MAX_SNAT_ADDRESSES);
+const _: () = assert!(MAX_SERVICES == 65_535 && MAX_BACKENDS == 65_535 && MAX_POOLS == 4096);
 
 kinds! {
     AtStop("word"): Option<At<OnStop>> = word(&[OnStop::Forward, OnStop::Drop]);

@@ -217,7 +217,7 @@ async fn converse(
         select! {
             biased;
             result = connection.as_mut() => return result,
-            () = talk.shared.listeners.cease() => {}
+            () = ceased(talk) => {}
         }
         // Its next request is for the next process.
         connection.as_mut().graceful_shutdown();
@@ -245,6 +245,13 @@ async fn converse(
         Err(error) => ended(&error, talk),
         Ok(()) => (join(talk, fate).await, None),
     }
+}
+
+/// Waits until the listeners are given away. A client that has sent nothing yet is waited for as well: its
+/// connection was accepted here, and the next process cannot answer its first request.
+async fn ceased(talk: &Talk) {
+    talk.shared.listeners.cease().await;
+    talk.stages.begun().await;
 }
 
 /// What it means that something has taken too long.

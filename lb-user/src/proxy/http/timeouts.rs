@@ -203,6 +203,15 @@ impl Stages {
         )
     }
 
+    /// Waits until the first byte has come.
+    pub(super) async fn begun(&self) {
+        let mut stages = self.0.subscribe();
+        // The sender is here.
+        let _begun = stages
+            .wait_for(|now| now.stage != RequestStage::Silent)
+            .await;
+    }
+
     /// Waits until something has taken too long; what.
     pub(super) async fn lapse(&self, times: HttpTimeouts) -> Lapse {
         let mut stages = self.0.subscribe();

@@ -323,6 +323,21 @@ fn who_is_waited_for_has_one_place_of_few() {
     });
 }
 
+/// A process that gives its listeners away answers each client that it has accepted, and closes those that it
+/// has answered.
+#[test]
+fn a_client_without_a_request_yet_outlives_the_listeners() {
+    run(async {
+        let site = Site::start(&["a"], |_, _| {}).await;
+        let mut idle = served(&site, false).await;
+        let mut fresh = site.connect().await;
+        let _given = site.shared.listeners.give().unwrap();
+        assert_eq!(idle.rest().await.unwrap(), "");
+        assert_eq!(fresh.get("a.lab", "/").await.status(), 200);
+        assert_eq!(fresh.rest().await.unwrap(), "");
+    });
+}
+
 #[test]
 fn a_cut_resets_the_client() {
     run(async {

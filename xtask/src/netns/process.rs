@@ -58,9 +58,10 @@ impl Ended {
         let begins = |line: &&str| !line.starts_with("Error: ") && !line.contains("panicked at ");
         let lines = self.log.lines().skip_while(begins);
         let lines: Vec<&str> = lines
-            .take_while(|line| !line.starts_with("stack backtrace:"))
-            .take(MAX_CAUSE_LINES)
             .map(str::trim)
+            .take_while(|line| !line.eq_ignore_ascii_case("stack backtrace:"))
+            .filter(|line| !line.is_empty())
+            .take(MAX_CAUSE_LINES)
             .collect();
         let ended = self.failure.as_deref().unwrap_or_default();
         match lines.is_empty() {

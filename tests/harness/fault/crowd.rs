@@ -21,9 +21,9 @@ use crate::{netns::Netns, poll, topology::Site};
 /// From one attempt to take the places that have come free to the next, and how many are tried.
 const PAUSE: Duration = Duration::from_millis(10);
 const BATCH: u32 = 32;
-/// How long it may take to fill the table. Namespaces of the test before may still be on their way out, and
-/// their entries with them.
-const FILLS: Duration = Duration::from_secs(60);
+/// How long it may take to fill the table. Namespaces of the tests before may still be on their way out, and
+/// their entries with them; the kernel's lock of the network (RTNL) is theirs meanwhile.
+const FILLS: Duration = Duration::from_secs(180);
 
 /// Entries that fill the table as long as this lives.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ impl Crowd {
                 fs::read_to_string(format!("/proc/net/stat/{cache}")).unwrap_or_default()
             });
             let ended = crowd.ip.try_wait();
+            let room = room.map(|error| error.to_string());
             format!("of {most}: {room:?}; ip: {ended:?}\n{}", counts.concat())
         })?;
         Ok(crowd)

@@ -10,8 +10,8 @@ use lb_common::{
     addr::Be128,
     affinity, contact,
     maps::{
-        DEFAULT_HANDED_OVER, MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NETWORKS, MAX_POOLS,
-        MAX_RULES, MAX_SERVICES, MAX_SNAT_ADDRESSES,
+        DEFAULT_HANDED_OVER, MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NAMES, MAX_NETWORKS,
+        MAX_POOLS, MAX_RULES, MAX_SERVICES, MAX_SNAT_ADDRESSES,
         addr6::HashKey,
         backend::Backend,
         backend_answers::BackendAnswers,
@@ -234,6 +234,6 @@ pub(crate) static VERDICTS: PerCpuArray<Counters, { 2 * MAX_NETWORKS as usize }>
 pub(crate) static REGISTRY: HashMap<
     RegistryKey,
     u32,
-    { (MAX_SERVICES + MAX_BACKENDS + MAX_POOLS) as usize },
+    { MAX_NAMES as usize },
     { BPF_F_NO_PREALLOC as usize },
 > = HashMap::new();

@@ -29,6 +29,7 @@ mod family;
 mod four;
 mod fragment;
 mod given;
+mod grow;
 mod handed_over;
 mod host;
 mod icmp;

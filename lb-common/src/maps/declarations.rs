@@ -3,8 +3,8 @@
 
 use self::MapSize::{Fixed, Limited};
 use super::{
-    MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NETWORKS, MAX_POOLS, MAX_RULES, MAX_SERVICES,
-    MAX_SNAT_ADDRESSES,
+    MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NAMES, MAX_NETWORKS, MAX_POOLS, MAX_RULES,
+    MAX_SERVICES, MAX_SNAT_ADDRESSES,
     addr6::HashKey,
     backend::Backend,
     backend_answers::BackendAnswers,
@@ -324,10 +324,7 @@ pub const MAPS: [MapDeclaration; 45] = [
     per_cpu::<Counters>("VERDICTS", Fixed(2 * MAX_NETWORKS))
         .holds("hook, network", "packets by verdict")
         .used(XDP, USER),
-    hash::<RegistryKey, u32>(
-        "REGISTRY",
-        Limited("135,422 + `snat_addresses`"),
-    )
+    hash::<RegistryKey, u32>("REGISTRY", Fixed(MAX_NAMES))
     .as_used()
     .holds("kind, name", "id")
     .used(USER, USER),

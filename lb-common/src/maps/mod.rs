@@ -46,6 +46,9 @@ pub const DEFAULT_POOLS: u32 = 2048;
 pub const DEFAULT_HANDED_OVER: u32 = 65_536;
 /// Most SNAT addresses that `limits.snat_addresses` may be.
 pub const MAX_SNAT_ADDRESSES: u32 = 128;
+/// Names of all kinds with an id.
+pub const MAX_NAMES: u32 =
+    MAX_NETWORKS + MAX_SERVICES + MAX_BACKENDS + MAX_POOLS + MAX_SNAT_ADDRESSES;
 /// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;
 /// IPv6 addresses with a label: a VIP, SNAT address or backend has one at most, and so has each cell.

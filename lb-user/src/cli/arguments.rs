@@ -61,7 +61,7 @@ pub(super) enum Command {
         #[arg(long, requires = "takeover")]
         detach: bool,
         /// Switch over from the pinned state of another version of lb: established flows end, counters begin
-        /// anew
+        /// anew. Without --takeover, also make the maps of flows as large as the limits want them: no flow ends
         #[arg(long, conflicts_with = "confirm")]
         migrate: bool,
         /// Take everything down again after this time (90s, 5m, at most 1d) unless Enter is pressed before

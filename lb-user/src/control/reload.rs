@@ -365,8 +365,8 @@ fn said(warnings: &[Warning], before: &Config, after: &Config) -> Vec<String> {
     let sizes = |limits: &Limits| (limits.snat_addresses, limits.handed_over);
     if sizes(&before.limits) != sizes(&after.limits) {
         warnings.push(
-            "limits: the maps of flows stay as large as they were made at the first start; `lb down`, then a new start \
-             changes them"
+            "limits: the maps of flows stay as large as they are; once this process has stopped, `lb run --migrate` makes them \
+             larger and keeps their flows; `lb down` and a new start make them smaller"
                 .to_owned(),
         );
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+    grow::grown,
 
 use super::{
     migrate::{Migration, lost},
@@ -33,8 +34,8 @@ use crate::{
 /// # Errors
 ///
 /// Why not.
-pub fn start(config: &Config, pins: &Pins) -> Result<()> {
-    check(config, pins, |_| Ok(Ids::default()))
+pub fn start(config: &Config, pins: &Pins, manner: StartOptions) -> Result<()> {
+    check(config, pins, manner, |_| Ok(Ids::default()))
 }
 
 /// The same for a start beside a process that goes on, and whether the programs would be accepted. If they
@@ -45,7 +46,7 @@ pub fn start(config: &Config, pins: &Pins) -> Result<()> {
 /// Why not.
 pub fn take_over(config: &Config, pins: &Pins, manner: StartOptions) -> Result<Option<Object>> {
     // That process frees what is not used any more.
-    check(config, pins, Live::ids)?;
+    check(config, pins, manner, Live::ids)?;
     if !pins.exist() {
         return Ok(None);
     }
@@ -61,17 +62,26 @@ pub fn take_over(config: &Config, pins: &Pins, manner: StartOptions) -> Result<O
 }
 
 /// `taken` are the ids that the configuration finds taken.
-fn check(config: &Config, pins: &Pins, taken: impl FnOnce(&mut Live) -> Result<Ids>) -> Result<()> {
+fn check(
+    config: &Config,
+    pins: &Pins,
+    manner: StartOptions,
+    taken: impl FnOnce(&mut Live) -> Result<Ids>,
+) -> Result<()> {
     prepare::check(pins, Some(config))?;
     let nics = find_nics(config, pins)?;
     // Before the first start is complete, and where another version runs, there is nothing to fit into.
     let is_other = || pinned(pins).map(|pinned| matches!(pinned, Pinned::Other(_)));
     if !is_applied(pins) || !pins.exist() || is_other()? || !lost(pins).is_empty() {
+    let room = match manner.grow {
+        true => grown(live.limits(), config.limits),
+        false => live.limits(),
+    };
         return Ok(());
     }
     let mut live = Live::new(Maps::open(&pins.maps())?);
     let config = Config {
-        limits: config.limits.within(live.limits()),
+        limits: config.limits.within(room),
         ..config.clone()
     };
     let places = places(&config, &nics, pins);

@@ -12,6 +12,7 @@ use super::{
     careful::refuse_access_interfaces,
     drop_log::DropLog,
     event_loop::{EventLoop, Stop},
+    grow,
     hand_over::hand_over,
     preflight,
     signals::Signals,
@@ -82,7 +83,9 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
         migrate: options.migrate,
     };
+        grow: options.migrate && !options.takeover,
     let (file, loaded) = accepted(options, file, &pins, manner)?;
+    grow::settle(&pins)?;
     prepare::check(&pins, None)?;
     let (mut lock, listeners, giver) = hold(options, &pins)?;
     let beginning = match giver {
@@ -239,7 +242,7 @@ fn accepted(
             object = preflight::take_over(config, pins, manner)?;
             Ok(())
         }
-        false => preflight::start(config, pins),
+        false => preflight::start(config, pins, manner),
     };
     let file = file
         .map_err(Error::from)

@@ -59,6 +59,8 @@ pub struct StartOptions {
     pub log_level: u8,
     /// Whether flows may be lost to leave the pinned maps of another version.
     pub migrate: bool,
+    /// Whether the maps of flows may become larger: no other process has them.
+    pub grow: bool,
 }
 
 /// What is to be started, and with what.

@@ -5,6 +5,7 @@ use std::{fs, io::ErrorKind};
 use anyhow::{Context as _, Result};
 
 use super::{
+    grow::{self, Growth},
     migrate::Migration,
     stages::{Start, StartOptions, bring_up},
 };
@@ -58,6 +59,12 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
     let beside = kept(start.config)
         .and_then(|kept| files::change_beside(&applied, &kept))
         .context("keep the configuration; nothing is changed")?;
+    let grown = match options.grow && migration == Migration::None {
+        true => Growth::of(pins, start.config.limits)?,
+        false => None,
+    };
+    let grown = grown.map(|growth| growth.carry_out(pins, options));
+    let loaded = grown.transpose()?.flatten().or(loaded);
     let object = match loaded.filter(|object| object.is_of(pins)) {
         Some(object) => Ok(object),
         None => load(pins, start.config, options),
@@ -70,6 +77,7 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
     }
     remove_before(pins)?;
     migration.finish(pins)?;
+    grow::finish(pins)?;
     Ok(running)
 }
 
@@ -79,10 +87,13 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
 ///
 /// Those of [`Object::load`].
 pub(super) fn load(pins: &Pins, config: &Config, options: StartOptions) -> Result<Object> {
+    verify(|| Object::load(pins, &config.limits, options.log_level))
+}
+
+/// Does what takes so long because the kernel verifies programs.
+pub(super) fn verify<T>(load: impl FnOnce() -> Result<T>) -> Result<T> {
     let done = "the kernel has verified the eBPF programs";
-    progress::during("the kernel verifies the eBPF programs", done, || {
-        Object::load(pins, &config.limits, options.log_level)
-    })
+    progress::during("the kernel verifies the eBPF programs", done, load)
 }
 
 /// Puts back what was applied before a start that was not confirmed, if anything was.

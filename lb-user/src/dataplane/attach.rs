@@ -143,9 +143,13 @@ pub fn attach(
     Ok(Attached::New(NewLink { link, pin }))
 }
 
-/// Replaces the program of a pinned link in place. The pin itself is never touched: a hard link is
-/// opened in its place, so a crash at any point leaves the program attached.
-fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
+/// Replaces the program of a pinned link in place; returns whether there is such a link. The pin itself is never touched: a
+/// hard link is opened in its place, so a crash at any point leaves the program attached.
+///
+/// # Errors
+///
+/// If the kernel or bpffs refuses.
+pub fn take_over(program: &mut Xdp, pin: &Path) -> Result<bool> {
     if !pin.exists() {
         return Ok(false);
     }

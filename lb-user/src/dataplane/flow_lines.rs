@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{flows::FlowTable, ids::random, mapped::MappedArray};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use aya::maps::{Array, Map, MapData};
 use lb_common::{
     conntrack::State,
@@ -105,6 +105,30 @@ impl FlowLines {
         let keyed = self.keyed(key)?;
         keyed.change(keyed.places.word(id), TaggedId::FREE);
         Ok(())
+    }
+
+    /// Whether requests with this key may come to this flow.
+    ///
+    /// # Errors
+    ///
+    /// If the key of the lines cannot be read.
+    pub fn has(&self, key: &FlowKey, id: u32) -> Result<bool> {
+        let keyed = self.keyed(key)?;
+        let word = keyed.places.word(id);
+        Ok(keyed.change(word, word))
+    }
+
+    /// As [`Self::insert`], of a flow that is findable elsewhere: where another one has its key already, that one is found.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room.
+    pub fn index(&self, key: &FlowKey, id: u32) -> Result<()> {
+        let keyed = self.keyed(key)?;
+        match flow_line::insert(&keyed, keyed.places, id) {
+            Ok(()) | Err(NotIndexed::Race) => Ok(()),
+            Err(NotIndexed::Full) => bail!("the flow index has no room"),
+        }
     }
 
     /// The ids in it, also those of words that are left over.

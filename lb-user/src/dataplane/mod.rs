@@ -10,6 +10,7 @@ pub mod counted;
 pub mod counts;
 pub mod doors;
 pub mod events;
+pub mod flow_copy;
 pub mod flow_lines;
 pub mod flows;
 pub mod footprint;

@@ -14,7 +14,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use lb_common::maps::{
-    MAX_ADDRESSES, MAX_NETWORKS, declarations, flow_line,
+    MAX_ADDRESSES, MAX_NETWORKS, MAX_SNAT_ADDRESSES, declarations, flow_line,
     snat::{PAGE, flow_entries},
     usage,
 };
@@ -46,6 +46,19 @@ impl Build {
 /// Every map of the object; all of them are pinned under their own name.
 pub const MAPS: [&str; declarations::NAMES.len()] = declarations::NAMES;
 
+/// The maps whose size is that of flows, and the key by which flows come to their lines.
+const FLOW_MAPS: [&str; 9] = [
+    "FLOWS",
+    "PENDING",
+    "BINDINGS",
+    "SPLICES",
+    "SPLICE_NAMES",
+    "CLIENTS6",
+    "FLOW_LINES",
+    "SNAT_PORTS",
+    "LINE_KEY",
+];
+
 /// The program of a network's interface.
 pub const NIC: &str = "lb_nic";
 /// The program of a cell's outer end.
@@ -76,7 +89,16 @@ impl Object {
     ///
     /// With the kernel's message: no privileges, a helper that is missing, a pinned map that does not fit.
     pub fn load(pins: &Pins, limits: &Limits, log_level: u8) -> Result<Self> {
-        Self::load_build(Build::SHIPPED, pins, &limits.room(), log_level)
+        Self::load_in(&pins.maps(), limits, log_level)
+    }
+
+    /// As [`Self::load`], with the maps pinned in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::load`].
+    pub fn load_in(folder: &Path, limits: &Limits, log_level: u8) -> Result<Self> {
+        Self::load_build_in(Build::SHIPPED, folder, &limits.room(), log_level)
     }
 
     /// As [`Self::load`], of another build of the programs, with no more than this room.
@@ -85,21 +107,24 @@ impl Object {
     ///
     /// As for [`Self::load`].
     pub fn load_build(build: Build, pins: &Pins, room: &Limits, log_level: u8) -> Result<Self> {
-        let folder = pins.maps();
+        Self::load_build_in(build, &pins.maps(), room, log_level)
+    }
+
+    fn load_build_in(build: Build, folder: &Path, room: &Limits, log_level: u8) -> Result<Self> {
         let flows = flow_entries(room.snat_addresses);
-        let flows = adopted(&folder, "FLOWS", flows);
+        let flows = adopted(folder, "FLOWS", flows);
         let of_names = names_sizes(room).map(|(name, size)| {
             let as_large = match name {
                 "BACKEND_ANSWERS" => "BACKENDS",
                 name => name,
             };
             // Smaller in earlier versions. A name without room there is refused when it comes.
-            (name, pinned_size(&folder, as_large).unwrap_or(size))
+            (name, pinned_size(folder, as_large).unwrap_or(size))
         });
         let of_flows = flows_sizes(room).map(|(name, size)| match name {
             // One for each flow, also where the flows were there first.
             "FLOWS" | "CLIENTS6" | "PENDING" => (name, flows),
-            _ => (name, adopted(&folder, name, size)),
+            _ => (name, adopted(folder, name, size)),
         });
         let sizes: Vec<(&str, u32)> = of_names.into_iter().chain(of_flows).collect();
         let paths: Vec<_> = MAPS.iter().map(|&name| (name, folder.join(name))).collect();
@@ -131,6 +156,25 @@ impl Object {
             verified_in.as_millis()
         );
         Ok(Self { ebpf, verified_in })
+    }
+
+    /// Pins those of the maps in `from` in `to` as well that have no flows: what is loaded there shares them.
+    ///
+    /// # Errors
+    ///
+    /// If one is missing, or bpffs refuses.
+    pub fn share_all_but_flows(from: &Path, to: &Path) -> Result<()> {
+        let of_flows = |name: &&str| {
+            let mut sized = FLOW_MAPS.iter();
+            sized.any(|map| map == name)
+        };
+        for name in MAPS.iter().filter(|name| !of_flows(name)) {
+            let map = MapData::from_pin(from.join(name));
+            let map = map.with_context(|| format!("open the pinned map {name}"))?;
+            map.pin(to.join(name))
+                .with_context(|| format!("pin the map {name} at {}", to.display()))?;
+        }
+        Ok(())
     }
 
     /// How long the kernel took to verify and compile the programs.
@@ -328,7 +372,7 @@ pub(super) fn names(limits: &Limits) -> u32 {
         limits.services,
         limits.backends,
         limits.pools,
-        limits.snat_addresses.into(),
+        MAX_SNAT_ADDRESSES,
     ];
     ids.into_iter().fold(MAX_NETWORKS, u32::saturating_add)
 }
@@ -343,11 +387,15 @@ fn pinned_size(folder: &Path, name: &str) -> Option<u32> {
 fn adopted(folder: &Path, name: &str, wanted: u32) -> u32 {
     let size = pinned_size(folder, name).unwrap_or(wanted);
     if size != wanted {
+        let way = match size < wanted {
+            true => "`lb run --migrate`, without --takeover, makes it larger and keeps its flows",
+            false => "`lb down` and a new start would change it",
+        };
         tracing::warn!(
             map = name,
             size,
             wanted,
-            "the running data plane keeps its size; `lb down` and a new start would change it"
+            "the running data plane keeps its size; {way}"
         );
     }
     size

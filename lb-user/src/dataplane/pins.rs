@@ -43,6 +43,16 @@ impl Pins {
         self.root().join(Self::version())
     }
 
+    /// Folder of the pinned maps while those of flows are made larger, until it is that of [`Self::maps`].
+    pub fn larger(&self) -> PathBuf {
+        self.root().join("larger")
+    }
+
+    /// Folder of those before, until no program runs with them.
+    pub fn smaller(&self) -> PathBuf {
+        self.root().join("smaller")
+    }
+
     /// The version of our maps, as their folder is called.
     pub fn version() -> String {
         format!("v{ABI_VERSION}")

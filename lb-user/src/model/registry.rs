@@ -188,7 +188,8 @@ impl Ids {
             format!(
                 "no id is left for {} {name}: the running data plane has room for {most}, and what is \
                  configured no more keeps its id until its last flow has ended (`lb status` shows SNAT \
-                 addresses that drain); `lb down` and a new start make more",
+                 addresses that drain); of SNAT addresses a larger limits.snat_addresses with `lb run --migrate` makes \
+                 more, of others `lb down` and a new start",
                 kind.label(),
             )
         })

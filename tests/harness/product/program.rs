@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     net::{Ipv4Addr, Ipv6Addr},
     path::PathBuf,
 };
@@ -25,11 +26,12 @@ use lb_common::{
     verdict::{DropReason, Hook, MTU_RAISED, SLOTS, Verdict, counter, refusal_slot},
 };
 use lb_user::{
-    config::{self, Config},
+    config::{self, Config, Limits},
     control::desired::Desired,
     dataplane::{
         attach::Mode,
         events::FlowEvents,
+        flow_copy::FlowCopy,
         flows::{FlowTable, coarse_now},
         maps::Maps,
         object::{Build, CELL, NIC, Object, PROGRAMS},
@@ -198,6 +200,29 @@ impl DataPlane {
         let kept = loaded.enter();
         let started = kept.and_then(|kept| Self::start((loaded, kept), &config, true, None));
         started.expect("the data plane starts")
+    }
+
+    /// Has larger maps of flows from now on, as a start makes them: copied in two passes, with `between` in between. How many
+    /// entries each of them copied. The data plane is [`Self::alone`]'s.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn grow(&mut self, limits: &Limits, between: impl FnOnce(&mut Self)) -> Result<[usize; 2]> {
+        let pins = &self.kept.pins;
+        let [maps, larger, smaller] = [pins.maps(), pins.larger(), pins.smaller()];
+        fs::create_dir(&larger)?;
+        Object::share_all_but_flows(&maps, &larger)?;
+        let object = Object::load_in(&larger, limits, 0)?;
+        let mut copy = FlowCopy::open(&maps, &larger)?;
+        let first = copy.pass()?;
+        between(self);
+        let second = copy.pass()?;
+        fs::rename(&maps, &smaller)?;
+        fs::rename(&larger, &maps)?;
+        self.loaded.object = object;
+        self.maps = Maps::open(&maps)?;
+        Ok([first, second])
     }
 
     fn shared(text: &str, resolve: bool, partial: Option<Mode>) -> Self {

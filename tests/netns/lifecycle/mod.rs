@@ -7,6 +7,7 @@ mod confirm;
 mod disk;
 mod doors;
 mod faults;
+mod grow;
 mod killed;
 pub(crate) mod mend;
 mod migrate;

@@ -53,7 +53,7 @@ section! {
         /// Clusters of Kubernetes whose APIs say where services are, for the `backends` of pools to refer to; names as of
         /// networks.
         optional[only(main)] kubernetes: Entries<RawKubernetes>,
-        /// What the maps can hold. The memory is taken at the first start, and the sizes stay: leave some spare.
+        /// What the maps can hold.
         optional[only(main)] limits: Filled<RawLimits> => "each key its own",
         /// How long flows may be idle that are not established, or not any more: 100ms to 30d each.
         optional[only(main)] timeouts: Filled<RawTimeouts> => "each key its own",
@@ -95,7 +95,7 @@ section! {
 }
 
 section! {
-    /// How much there may be. The sizes of `snat_addresses` and `handed_over` are taken at the first start, and stay; the others
+    /// How much there may be. `snat_addresses` and `handed_over` are sizes of maps, and become larger with `lb run --migrate`; the others
     /// may change with a reload.
     struct RawLimits = "limits" {
         /// SNAT addresses of all networks, 1 to 128; 7 MB each.

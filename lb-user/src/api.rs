@@ -210,6 +210,17 @@ pub enum Answer {
     },
     /// To [`Request::Plan`], and to a reload that was applied.
     Changes(Changes),
+    /// To a reload that only a process can carry out that takes over with this file.
+    NewProcess {
+        /// What changes then.
+        changes: Changes,
+        /// The configuration file, absolute.
+        file: PathBuf,
+        /// The process that it takes over from.
+        process: u32,
+        /// The unit of the supervisor whose reload starts it, if this one is a unit's.
+        unit: Option<String>,
+    },
     /// To [`Request::Health`].
     Health(ControlStatus),
     /// To [`Request::Legs`], in the order in which they began.

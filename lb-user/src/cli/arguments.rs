@@ -147,7 +147,8 @@ pub(super) enum Command {
         #[command(flatten)]
         show: Show,
     },
-    /// Have the running control plane apply its file as it is now, or another one
+    /// Have the running control plane apply its file as it is now, or another one; a new process takes over where networks
+    /// come, go or move
     #[command(after_help = examples(&[
         "lb reload --confirm 30s && lb confirm",
     ]))]

@@ -13,7 +13,7 @@ use super::{
     USAGE,
     arguments::{Format, Show},
     changes::{self, Wording},
-    color, print,
+    color, new_process, print,
 };
 use crate::{
     admin::client::{self, Failure},
@@ -108,6 +108,7 @@ impl<'a> ChangeReport<'a> {
                 reasons,
             },
             Answer::Health(_)
+            | Answer::NewProcess { .. }
             | Answer::Legs { .. }
             | Answer::RefusedNames { .. }
             | Answer::Events { .. } => bail!(OTHER_ANSWER),
@@ -120,7 +121,18 @@ impl<'a> ChangeReport<'a> {
 pub(super) fn order(request: &Request, operations: bool, show: &Show) -> Result<bool> {
     let instance = &show.instance.name;
     request.check().map_err(RefusedCommand::usage)?;
-    let answer = client::ask(instance, request)?;
+    let answer = match client::ask(instance, request)? {
+        Answer::NewProcess {
+            changes,
+            file,
+            process,
+            unit,
+        } => {
+            new_process::start(instance, &file, process, unit.as_deref())?;
+            Answer::Changes(changes)
+        }
+        answer => answer,
+    };
     if show.output.format == Format::Json {
         print::report(&ChangeReport::of(&answer)?)?;
     }
@@ -149,6 +161,7 @@ fn words(answer: Answer, how: &Wording<'_>) -> Result<Vec<String>> {
         Answer::Changes(changes) => Ok(changes::words(changes, how)),
         Answer::Refused { usage, reasons } => Err(RefusedCommand { usage, reasons }.into()),
         Answer::Health(_)
+        | Answer::NewProcess { .. }
         | Answer::Legs { .. }
         | Answer::RefusedNames { .. }
         | Answer::Events { .. } => bail!(OTHER_ANSWER),

@@ -8,7 +8,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::{fs::FileTypeExt as _, process::CommandExt as _},
     },
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
 };
 
 use anyhow::{Context as _, Result};
@@ -29,7 +29,7 @@ const OPTION: &str = "--detach";
 /// Bytes of the log that are relayed at a time.
 const PIECE: usize = 4096;
 /// The message where the new process has no log any more.
-const LOST: &str = "lb: standard error is a pipe, which the process that goes on does not keep: what it logs from here on \
+pub(super) const LOST: &str = "lb: standard error is a pipe, which the process that goes on does not keep: what it logs from here on \
                     is lost. To keep it, have standard error lead to a file";
 
 /// Starts this program anew, with the same arguments but for one. The exit code is that of the new process if
@@ -42,30 +42,48 @@ fn start() -> Result<ExitCode> {
     let is_kept = leads_to_a_log(io::stderr()).context("look at standard error")?;
     let program = env::current_exe().context("find this program")?;
     let arguments = env::args_os().skip(1);
-    let mut next = Command::new(program)
-        .args(arguments.filter(|argument| argument != OPTION))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
+    let mut next = Command::new(program);
+    next.args(arguments.filter(|argument| argument != OPTION))
         .stderr(match is_kept {
             true => Stdio::inherit(),
             false => Stdio::piped(),
-        })
-        // What a terminal sends to this one is not for that one.
-        .process_group(0)
-        .spawn()
-        .context("start the process that takes over")?;
-    let runtime = runtime::Builder::new_current_thread().enable_io().build();
-    let relayed = relay(&mut next, output::relay_error);
-    let is_ready = runtime.context("start tokio")?.block_on(relayed);
-    if is_ready.context("read what the process that takes over prints")? {
+        });
+    let print = |line: &str| {
+        let _gone = output::print(line);
+    };
+    let Some(ended) = wait_until_ready(next, print, output::relay_error)? else {
         if !is_kept {
             output::print_error(LOST);
         }
         return Ok(ExitCode::SUCCESS);
-    }
-    let status = next.wait().context("wait for the new process")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    };
+    let code = ended.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Starts a process and waits until it is ready. `print` gets its lines, and `log` what it logs where its standard error is a
+/// pipe. How it has ended, if it has not got ready.
+///
+/// # Errors
+///
+/// If it cannot be started, or be heard.
+pub(super) fn wait_until_ready(
+    mut next: Command,
+    print: impl FnMut(&str),
+    log: impl FnMut(&[u8]),
+) -> Result<Option<ExitStatus>> {
+    let next = next.stdin(Stdio::null()).stdout(Stdio::piped());
+    // What a terminal sends to this one is not for that one.
+    let next = next.process_group(0).spawn();
+    let mut next = next.context("start the process that takes over")?;
+    let runtime = runtime::Builder::new_current_thread().enable_io().build();
+    let relayed = relay(&mut next, print, log);
+    let is_ready = runtime.context("start tokio")?.block_on(relayed);
+    if is_ready.context("read what the process that takes over prints")? {
+        return Ok(None);
+    }
+    let ended = next.wait().context("wait for the new process")?;
+    Ok(Some(ended))
 }
 
 /// Whether standard error leads where a process may log for as long as it lives. The reader of a pipe would wait for the
@@ -79,9 +97,12 @@ fn leads_to_a_log(error: impl AsFd) -> io::Result<bool> {
     Ok(!kind.is_fifo())
 }
 
-/// Prints what a process prints, and has `log` print what it logs, until it is ready or has ended; returns whether it is
-/// ready. Readers of this process's output that are gone change nothing of that.
-async fn relay(next: &mut Child, mut log: impl FnMut(&[u8])) -> io::Result<bool> {
+/// Has `print` what a process prints, and `log` what it logs, until it is ready or has ended; returns whether it is ready.
+async fn relay(
+    next: &mut Child,
+    mut print: impl FnMut(&str),
+    mut log: impl FnMut(&[u8]),
+) -> io::Result<bool> {
     let receiver = |pipe: OwnedFd| Receiver::from_owned_fd(pipe);
     let error = next.stderr.take().map(|pipe| receiver(pipe.into()));
     let mut error = error.transpose()?;
@@ -102,7 +123,7 @@ async fn relay(next: &mut Child, mut log: impl FnMut(&[u8])) -> io::Result<bool>
             line = lines.next_line(), if !is_over => match line? {
                 None => is_over = true,
                 Some(line) => {
-                    let _gone = output::print(&line);
+                    print(&line);
                     if line.starts_with(READY) {
                         return Ok(true);
                     }
@@ -146,7 +167,7 @@ mod tests {
         let mut next = next.spawn().unwrap();
         let runtime = runtime::Builder::new_current_thread().enable_io().build();
         let mut logged = 0;
-        let relayed = relay(&mut next, |bytes| logged += bytes.len());
+        let relayed = relay(&mut next, |_| {}, |bytes| logged += bytes.len());
         let is_ready = runtime.unwrap().block_on(relayed).unwrap();
         let _gone = next.kill();
         next.wait().unwrap();

@@ -17,6 +17,7 @@ mod drops;
 mod events;
 mod flows;
 mod health;
+mod new_process;
 mod nodes;
 mod observed;
 mod prepare;

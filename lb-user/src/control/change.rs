@@ -17,7 +17,7 @@ use super::{
     ended_count::EndedPart,
     evictions::{EndedFlows, ends, not_admitted},
     maglev_tables::choose,
-    network_setup::{build_cell, cell_of},
+    network_setup::{build_cell, cell_of, find_nics, places_to_come},
     plan::{Operation, plan},
     reclaim::retired::Retired,
     running::Running,
@@ -213,6 +213,36 @@ impl Running {
         // What has become of them is followed, whatever is in the file.
         host::interfaces(&config, ours, is_gone)?;
         self.prepare_at(config, self.applied.places.clone(), layers)
+    }
+
+    /// What would become of the data plane with a configuration whose networks only another process can attach. It cannot
+    /// be carried out here.
+    ///
+    /// # Errors
+    ///
+    /// Everything that the host or the running data plane refuses.
+    pub fn foresee(&mut self, config: &Config, layers: &Layers) -> Result<Change> {
+        let config = Config {
+            limits: config.limits.within(self.data_plane.live.limits()),
+            ..config.clone()
+        };
+        let pins = &self.data_plane.pins;
+        let mut places = places_to_come(&config, &find_nics(&config, pins)?, pins);
+        let running: BTreeMap<_, _> = self
+            .applied
+            .config
+            .networks
+            .iter()
+            .map(network_place)
+            .collect();
+        for (name, place) in config.networks.iter().map(network_place) {
+            if let Some(known) = self.applied.places.get(name)
+                && running.get(name) == Some(&place)
+            {
+                places.insert(name.to_owned(), known.clone());
+            }
+        }
+        self.prepare_at(config, places, layers)
     }
 
     /// Refuses a configuration that this process could not go back from.
@@ -425,25 +455,30 @@ impl Running {
 
 /// Refuses what a running process cannot do: attach to an interface, leave one, make a cell.
 fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
+    let moves = moved_networks(running, wanted);
+    ensure!(
+        moves.is_empty(),
+        "{}: that needs a new process, which loses nothing: `lb reload` starts one, or {ANOTHER}",
+        moves.join(", ")
+    );
+    Ok(())
+}
+
+/// The networks that come, go or move from one configuration to the other, in words.
+pub(crate) fn moved_networks(running: &Config, wanted: &Config) -> Vec<String> {
     let before: BTreeMap<_, _> = running.networks.iter().map(network_place).collect();
     let after: BTreeMap<_, _> = wanted.networks.iter().map(network_place).collect();
     let names: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let differences = names.into_iter().filter_map(|name| {
-        let difference = match (before.get(name), after.get(name)) {
+    let moves = names.into_iter().filter_map(|name| {
+        let moves = match (before.get(name), after.get(name)) {
             (before, after) if before == after => return None,
             (None, _) => "is new",
             (_, None) => "is gone",
             _ => "has another interface, vlan or kind of address",
         };
-        Some(format!("network {name} {difference}"))
+        Some(format!("network {name} {moves}"))
     });
-    let differences: Vec<String> = differences.collect();
-    ensure!(
-        differences.is_empty(),
-        "{}: that needs a new process, which loses nothing: {ANOTHER}",
-        differences.join(", ")
-    );
-    Ok(())
+    moves.collect()
 }
 
 /// A network's name, and where it is attached.

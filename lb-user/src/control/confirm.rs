@@ -8,7 +8,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::persisted_state::{State, Uptime};
+use super::{
+    change::moved_networks,
+    persisted_state::{State, Uptime},
+};
 use crate::config::{Config, Kept, Loaded};
 
 /// A change that must be confirmed.
@@ -83,6 +86,12 @@ pub fn choose<E>(
 }
 
 impl Unconfirmed {
+    /// Whether only a new process can go back from what runs: networks have come, gone or moved.
+    pub(crate) fn needs_process(&self, running: &Config) -> bool {
+        let before = self.before.config();
+        before.is_ok_and(|before| !moved_networks(running, &before).is_empty())
+    }
+
     /// What runs instead of a file with this configuration, or of none that can be used.
     fn goes_on(&self, file: Option<&Config>) -> Option<(ChosenFrom, &Kept)> {
         // What was discovered for it is none of the file's.
@@ -191,6 +200,24 @@ pools:
         };
         let chosen = choose(Ok::<_, Problems>(loaded), &state, None).unwrap();
         assert_eq!((chosen.source, chosen.config), (ChosenFrom::After, after));
+    }
+
+    #[test]
+    fn a_network_that_came_goes_by_another_process() {
+        let config = |text: &str| load(text).unwrap().config;
+        let before = text(BEFORE);
+        let more = before.replace(
+            "pools:",
+            "  b: { role: tenant, interface: eth2, prefixes: [10.2.0.0/24] }\npools:",
+        );
+        let waits = Unconfirmed {
+            until: Uptime::now(),
+            before: config(&before).into(),
+            after: config(&more).into(),
+            file: None,
+        };
+        assert!(waits.needs_process(&config(&more)));
+        assert!(!waits.needs_process(&config(&text(AFTER))));
     }
 
     #[test]

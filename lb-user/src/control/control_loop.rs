@@ -1,7 +1,12 @@
 //! What a running control plane does between changes: it takes in what checks find, what the operator orders,
 //! and what time does.
 
-use std::{collections::BTreeSet, net::IpAddr, path::Path, time::Instant};
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
 
@@ -54,6 +59,8 @@ pub struct Control {
     pub(super) mending: Mending,
     /// What became of reloads.
     pub(super) reloads: ReloadCounts,
+    /// How long what waits to be confirmed may wait once another process applies it, if that is yet to come.
+    pub(super) handed_on: Option<Duration>,
 }
 
 /// Why the state is not kept: it is tried again four times a second, and logged once.
@@ -164,6 +171,7 @@ impl Control {
             nics: NicState::default(),
             mending: Mending::default(),
             reloads: ReloadCounts::default(),
+            handed_on: None,
         };
         control.note_beginning(beginning);
         control.note_first_checks();

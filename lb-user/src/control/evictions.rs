@@ -37,7 +37,10 @@ pub fn ends(current: &Current, desired: &Desired, ids: &Ids) -> EndedFlows {
             current.rules.get(&set),
             desired.rules.get(&Owner::Sources(id)),
         );
-        if let Some(after) = after.filter(|after| Some(*after) != before) {
+        // One that is new has no flow.
+        if before.is_some()
+            && let Some(after) = after.filter(|after| Some(*after) != before)
+        {
             let words = format!(
                 "network {}: the flows of sources that it does not have any more end",
                 name(ids, Kind::Network, id)

@@ -39,6 +39,7 @@ pub mod map_contents;
 pub mod mend;
 mod metrics_report;
 pub(crate) mod network_setup;
+mod new_process;
 mod next_hop_watch;
 mod nic_watch;
 pub mod operator;

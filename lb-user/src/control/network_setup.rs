@@ -84,6 +84,28 @@ pub(crate) fn places_without_nics(
         .collect()
 }
 
+/// Where the networks of a configuration would be that a process starts with, as far as it can be known: their cells are not
+/// made yet.
+pub(crate) fn places_to_come(
+    config: &Config,
+    nics: &BTreeMap<String, Link>,
+    pins: &Pins,
+) -> BTreeMap<String, Attachment> {
+    let networks = config.networks.iter();
+    let place = |name: &String| match nics.get(name) {
+        Some(nic) => Attachment {
+            nic: nic.clone(),
+            is_there: true,
+            cell_ifindex: 0,
+            partial: false,
+        },
+        None => without_nic(None, pins),
+    };
+    networks
+        .map(|network| (network.name.clone(), place(&network.name)))
+        .collect()
+}
+
 /// The place of a network without its NIC, as its record has it: what a NIC that comes will change.
 pub(crate) fn without_nic(record: Option<&Network>, pins: &Pins) -> Attachment {
     let has = |flag| record.is_some_and(|record| record.flags & flag != 0);

@@ -49,7 +49,19 @@ impl Control {
                 confirm_seconds,
             } => {
                 let confirm = confirm_seconds.map(Duration::from_secs);
-                changes(self.reload(file, confirm, by).await)
+                let (file, loaded) = self.read(file.as_deref());
+                let by_process = match &loaded {
+                    Ok(loaded) => self.by_process(&file, loaded, confirm, by.clone()),
+                    Err(_) => Ok(None),
+                };
+                match by_process {
+                    Ok(Some(answer)) => answer,
+                    Ok(None) => changes(self.reload_loaded(file, loaded, confirm, by).await),
+                    // As any other file that is refused.
+                    Err(refusal) => {
+                        changes(self.reload_loaded(file, Err(refusal), confirm, by).await)
+                    }
+                }
             }
             Request::Confirm => match self.confirm(by) {
                 Ok(()) => done("confirmed: the configuration stays"),

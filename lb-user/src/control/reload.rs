@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 
 use super::{
-    change::Change,
+    change::{Change, moved_networks},
     confirm::Unconfirmed,
     control_loop::{Control, Refusal, Stale},
     ended_count::EndedPart,
@@ -45,16 +45,44 @@ impl Control {
             config, warnings, ..
         } = load(&File::look(file))?;
         let config = self.merged(&config).config;
-        let layers = self.running.layers(&config, &self.state.overrides);
-        let change = self.running.prepare(&config, &layers)?;
+        let mut changes = self.foresee(&config, &warnings)?;
+        let moves = moved_networks(self.running.config(), &config);
+        if !moves.is_empty() {
+            changes.warnings.push(format!(
+                "{}: `lb reload` starts a new process, which takes over",
+                moves.join(", ")
+            ));
+        }
+        Ok(changes)
+    }
+
+    /// What a configuration would change, in this process or in one that takes over.
+    pub(super) fn foresee(
+        &mut self,
+        config: &Config,
+        warnings: &[Warning],
+    ) -> anyhow::Result<Changes> {
+        let running = self.running.config().clone();
+        let layers = self.running.layers(config, &self.state.overrides);
+        let change = match moved_networks(&running, config).is_empty() {
+            true => self.running.prepare(config, &layers)?,
+            false => self.running.foresee(config, &layers)?,
+        };
         Ok(Changes {
-            keys: config::difference(self.running.config(), &config)
-                .context("compare the configurations")?,
+            keys: config::difference(&running, config).context("compare the configurations")?,
             operations: change.operations(),
             ends: self.running.count_ended(ends(&change, &self.running)),
-            warnings: said(&warnings, self.running.config(), &config),
+            warnings: said(warnings, &running, config),
             confirm_seconds: None,
         })
+    }
+
+    /// Reads a file; none: the one of the last time.
+    pub(super) fn read(&self, file: Option<&Path>) -> (File, Result<Loaded, Refusal>) {
+        // As it is now, whatever becomes of it while it is read.
+        let file = File::look(file.unwrap_or_else(|| self.file.path()));
+        let loaded = load(&file);
+        (file, loaded)
     }
 
     /// Applies a file; none: the one of the last time. With `confirm`, what was before comes back after that
@@ -70,11 +98,20 @@ impl Control {
         confirm: Option<Duration>,
         by: Option<String>,
     ) -> Result<Changes, Refusal> {
-        // As it is now, whatever becomes of it while it is read.
-        let path = file.as_deref().unwrap_or_else(|| self.file.path());
-        let file = File::look(path);
+        let (file, loaded) = self.read(file.as_deref());
+        self.reload_loaded(file, loaded, confirm, by).await
+    }
+
+    /// As [`Self::reload`], of a file that was read.
+    pub(super) async fn reload_loaded(
+        &mut self,
+        file: File,
+        loaded: Result<Loaded, Refusal>,
+        confirm: Option<Duration>,
+        by: Option<String>,
+    ) -> Result<Changes, Refusal> {
         let path = file.path().display().to_string();
-        let result = self.try_reload(&file, confirm).await;
+        let result = self.try_reload(loaded, confirm).await;
         self.running.end_checks();
         let object = format!("file {path}");
         match &result {
@@ -111,9 +148,10 @@ impl Control {
 
     async fn try_reload(
         &mut self,
-        file: &File,
+        loaded: Result<Loaded, Refusal>,
         confirm: Option<Duration>,
     ) -> Result<Changes, Refusal> {
+        self.forget_unstarted();
         if let Some(unconfirmed) = &self.state.unconfirmed {
             let words = format!(
                 "the reload before waits to be confirmed, for {} more: `lb confirm` first",
@@ -123,7 +161,7 @@ impl Control {
         }
         let Loaded {
             config, warnings, ..
-        } = load(file)?;
+        } = loaded?;
         let warnings = said(&warnings, self.running.config(), &config);
         let config = self.with_discovered(&config);
         let before = self.running.config().clone();
@@ -160,7 +198,7 @@ impl Control {
     }
 
     /// From now on what is applied next must be confirmed.
-    fn await_confirmation(
+    pub(super) fn await_confirmation(
         &mut self,
         time: Duration,
         before: &Config,
@@ -249,9 +287,14 @@ impl Control {
     /// Takes back a change that the operator has not confirmed in time. What cannot be undone now is tried
     /// again.
     pub(super) async fn roll_back(&mut self) {
+        self.forget_unstarted();
         let Some(unconfirmed) = self.state.unconfirmed.clone() else {
             return;
         };
+        if unconfirmed.needs_process(self.running.config()) {
+            // One is started, see `Control::goes_back_by_process`.
+            return;
+        }
         let applied = match unconfirmed.before.config() {
             Ok(before) => self.apply(&before).await,
             Err(problems) => Err(anyhow::Error::msg(problems)),

@@ -7,7 +7,7 @@ use tokio::time;
 
 use super::{
     confirmation, drop_log::DropLog, signals::Signals, sockets::Sockets, takeover::Successor,
-    web_port::WebPort,
+    way_back::WayBack, web_port::WebPort,
 };
 use crate::{
     control::{control_loop::Control, mend::MEND_INTERVAL},
@@ -43,6 +43,8 @@ pub(super) struct EventLoop<'r> {
     pub(super) signals: &'r mut Signals,
     /// The programs' log, where it is read.
     pub(super) drop_log: &'r mut Option<DropLog>,
+    /// How to go back to other networks, if a reload with these waits to be confirmed.
+    pub(super) way_back: &'r mut Option<WayBack>,
     /// Until when the operator has to confirm, if that is still to come.
     pub(super) deadline: &'r mut Option<time::Instant>,
 }
@@ -94,6 +96,7 @@ impl EventLoop<'_> {
                 () = control.discovered.changed() => control.take_discovered().await,
                 _ = ticks.tick() => {
                     said(control.tick().await);
+                    WayBack::follow(self.way_back, control);
                     self.web.follow(control);
                     account.go_on(|| control.summary());
                 }

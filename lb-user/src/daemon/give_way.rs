@@ -27,6 +27,7 @@ const GOES_ON: &str =
 impl Control {
     /// Rests: from now on the maps are the next process's. What must outlive this one is written.
     pub async fn rest(&mut self) {
+        self.begin_to_wait();
         self.save();
         self.running.checks.rest();
         self.running.ending.expiry.rest().await;
@@ -61,6 +62,7 @@ impl Control {
     /// If the maps are not those of this process any more, or what was applied cannot be applied anew.
     pub async fn go_on(&mut self) -> Result<()> {
         self.history.go_on();
+        self.forget_unstarted();
         // Clients have waited long enough.
         self.running.shared_vips.acceptors.take_back();
         self.running.read_anew().context("read what is live")?;

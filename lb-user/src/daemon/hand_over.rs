@@ -9,6 +9,7 @@ use super::{
     event_loop::{TICK_INTERVAL, drain},
     signals::Signals,
     takeover::{Fate, Successor},
+    way_back::WayBack,
 };
 use crate::{
     control::control_loop::Control,
@@ -30,6 +31,7 @@ pub(super) async fn hand_over(
     heir: Successor,
     flow_log: &mut Option<FlowLog>,
     signals: &mut Signals,
+    way_back: &mut Option<WayBack>,
 ) -> Result<Option<(Control, host::Lock)>> {
     if let Some(log) = flow_log {
         log.leave_data_plane();
@@ -70,8 +72,9 @@ pub(super) async fn hand_over(
         ensure!(!systemd::is_there(), NO_HEIR);
         tracing::error!("{NO_HEIR}");
     }
-    // Only the next process has it any more.
+    // Only the next process has them any more.
     drop(lock);
+    *way_back = None;
     let (acceptors, legs) = control.leave();
     finish(acceptors, legs, &pins, flow_log, signals).await;
     Ok(None)

@@ -22,4 +22,5 @@ mod stages;
 pub mod startup;
 pub mod takeover;
 mod threads;
+mod way_back;
 mod web_port;

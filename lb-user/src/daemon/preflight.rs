@@ -1,11 +1,9 @@
 //! Whether a configuration can be started here: all that can be known of it before anything is changed.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, ensure};
-    grow::grown,
 
 use super::{
+    grow::grown,
     migrate::{Migration, lost},
     stages::StartOptions,
     startup::load,
@@ -15,8 +13,8 @@ use crate::{
     control::{
         applied::is_applied,
         apply::Live,
-        desired::{Attachment, records},
-        network_setup::{find_nics, without_nic},
+        desired::records,
+        network_setup::{find_nics, places_to_come},
     },
     dataplane::{
         maps::Maps,
@@ -26,7 +24,6 @@ use crate::{
     },
     host::prepare,
     model::registry::Ids,
-    network::link::Link,
 };
 
 /// Whether this host takes a configuration, and a data plane that is there has room for it.
@@ -73,39 +70,18 @@ fn check(
     // Before the first start is complete, and where another version runs, there is nothing to fit into.
     let is_other = || pinned(pins).map(|pinned| matches!(pinned, Pinned::Other(_)));
     if !is_applied(pins) || !pins.exist() || is_other()? || !lost(pins).is_empty() {
+        return Ok(());
+    }
+    let mut live = Live::new(Maps::open(&pins.maps())?);
     let room = match manner.grow {
         true => grown(live.limits(), config.limits),
         false => live.limits(),
     };
-        return Ok(());
-    }
-    let mut live = Live::new(Maps::open(&pins.maps())?);
     let config = Config {
         limits: config.limits.within(room),
         ..config.clone()
     };
-    let places = places(&config, &nics, pins);
+    let places = places_to_come(&config, &nics, pins);
     let mut ids = taken(&mut live)?;
     records(&config, &places, &mut ids).map(drop)
-}
-
-/// Where the networks would be, as far as it can be known.
-fn places(
-    config: &Config,
-    nics: &BTreeMap<String, Link>,
-    pins: &Pins,
-) -> BTreeMap<String, Attachment> {
-    let networks = config.networks.iter();
-    let place = |name: &String| match nics.get(name) {
-        Some(nic) => Attachment {
-            nic: nic.clone(),
-            is_there: true,
-            cell_ifindex: 0,
-            partial: false,
-        },
-        None => without_nic(None, pins),
-    };
-    networks
-        .map(|network| (network.name.clone(), place(&network.name)))
-        .collect()
 }

@@ -20,6 +20,7 @@ use super::{
     stages::{Start, StartOptions},
     startup,
     takeover::{self, Handoff, Predecessor},
+    way_back::WayBack,
     web_port::WebPort,
 };
 use crate::{
@@ -82,10 +83,10 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
     let manner = StartOptions {
         log_level: if options.trace_drops { TRACE_DROPS } else { 0 },
         migrate: options.migrate,
-    };
         grow: options.migrate && !options.takeover,
-    let (file, loaded) = accepted(options, file, &pins, manner)?;
+    };
     grow::settle(&pins)?;
+    let (file, loaded) = accepted(options, file, &pins, manner)?;
     prepare::check(&pins, None)?;
     let (mut lock, listeners, giver) = hold(options, &pins)?;
     let beginning = match giver {
@@ -130,6 +131,11 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         },
         loaded,
     )?;
+    let waits = state.unconfirmed.as_ref();
+    let waits = waits.filter(|waits| source == ChosenFrom::After && waits.needs_process(&config));
+    let mut way_back = waits
+        .map(|_| WayBack::open(&options.instance))
+        .transpose()?;
     // Until the operator has confirmed it, this thread has to be able to take everything down again.
     if deadline.is_none() {
         running.data_plane.keep()?;
@@ -192,6 +198,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                 signals: &mut signals,
                 drop_log: &mut drop_log,
                 deadline: &mut deadline,
+                way_back: &mut way_back,
             };
             let stopped = match events.run().await {
                 Err(error) if deadline.is_some() => {
@@ -214,7 +221,9 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
                 Stop::Successor(successor) => {
                     web.close();
                     let holds = (control, lock);
-                    match hand_over(holds, successor, &mut flow_log, &mut signals).await? {
+                    match hand_over(holds, successor, &mut flow_log, &mut signals, &mut way_back)
+                        .await?
+                    {
                         None => return Ok(End::GaveWay),
                         Some(holds) => (control, lock) = holds,
                     }

@@ -36,6 +36,19 @@ pub fn is_there() -> bool {
     env::var_os("NOTIFY_SOCKET").is_some()
 }
 
+/// The unit that this process is in the control group of, if it has a supervisor.
+pub fn unit() -> Option<String> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    unit_of(&groups).filter(|_| is_there())
+}
+
+/// The unit of a process with these control groups, as `/proc/PID/cgroup` has them.
+fn unit_of(groups: &str) -> Option<String> {
+    let mut paths = groups.lines().filter_map(|line| line.rsplit_once('/'));
+    let unit = paths.find(|(_, name)| name.ends_with(".service"));
+    unit.map(|(_, name)| name.to_owned())
+}
+
 /// Gives a sign of life.
 pub fn is_alive() {
     tell(&[NotifyState::Watchdog]);
@@ -189,6 +202,18 @@ pub type ListenerKey = (String, SocketAddrV4);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_unit_is_the_last_part_of_a_control_group() {
+        assert_eq!(
+            unit_of("0::/system.slice/lb.service\n"),
+            Some("lb.service".to_owned())
+        );
+        let first = "12:pids:/system.slice/lb@a.service\n0::/user.slice/session-1.scope\n";
+        assert_eq!(unit_of(first), Some("lb@a.service".to_owned()));
+        assert_eq!(unit_of("0::/user.slice/session-1.scope\n"), None);
+        assert_eq!(unit_of(""), None);
+    }
 
     #[test]
     fn a_name_leads_to_its_place() {

@@ -11,6 +11,7 @@ mod grow;
 mod killed;
 pub(crate) mod mend;
 mod migrate;
+mod networks;
 pub(crate) mod privileges;
 mod remains;
 mod replace;

@@ -389,6 +389,38 @@ fn an_upgrade_of_the_unit_migrates_when_it_is_told_to() -> Result<()> {
     pairs.iter().try_for_each(Pair::talk)
 }
 
+/// A network comes with a reload of the unit that `lb reload` has made, and goes by a process of the unit again when it is
+/// not confirmed.
+#[privileged_test]
+fn a_network_comes_to_the_unit_and_is_taken_back() -> Result<()> {
+    let topology = Topology::poc()?;
+    topology.add_idle_nic("eth2")?;
+    let stage = Stage::started(&topology, "")?;
+    let systemd = &stage.systemd;
+    let pairs = stage.open_direct(5)?;
+    let more = config(&topology).network("tenant-b", |network| {
+        network.nic("tenant", "eth2", "192.168.204.0/24")
+    });
+    let came = stage.loaded("a network that comes and goes", || {
+        let before = stage.pid()?;
+        systemd.write(&more)?;
+        let (is_done, said) = systemd.by_hand(&["reload", "--confirm", "10s"])?;
+        ensure!(is_done, "{said}");
+        let with = stage.pid()?;
+        let words = systemd.property("StatusText")?;
+        ensure!(with != before && words.starts_with("3 networks"), "{words}");
+        systemd.another(&with)?;
+        poll::until("what was before", BACK, || {
+            let words = systemd.property("StatusText")?;
+            Ok(words.starts_with("2 networks").then_some(()))
+        })
+    })?;
+    ensure!(came.cut == 0, "{came:?}");
+    ensure!(systemd.property("NRestarts")? == "0");
+    stage.ensure_least_privilege()?;
+    pairs.iter().try_for_each(Pair::talk)
+}
+
 /// A control plane that hangs is killed and started anew, also one that has taken over; a stop leaves the
 /// data plane, a restart refuses no client.
 #[privileged_test]

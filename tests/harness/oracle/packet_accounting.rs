@@ -19,7 +19,7 @@ const CELL_LINKS: &str = "lbc";
 /// A network that says nothing for this long is taken for quiet.
 const QUIET: Duration = Duration::from_millis(250);
 /// How long traffic may take to come to rest.
-const QUIET_TIMEOUT: Duration = Duration::from_secs(20);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Both counts at one quiet moment. Counters only grow, so tests compare two ledgers.
 #[derive(Clone, Debug, Eq, PartialEq)]

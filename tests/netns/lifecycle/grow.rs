@@ -3,7 +3,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     net::Ipv4Addr,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -12,13 +11,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use aya::maps::MapData;
-use lb_common::{
-    abi::ABI_VERSION,
-    maps::snat::{FLOWS_PER_ADDRESS, flow_entries},
-};
+use lb_common::maps::snat::{FLOWS_PER_ADDRESS, flow_entries};
 use lb_tests::{
     fault::kill_at_step::{self, Moment},
-    oracle::{links::pins, query::Flow},
+    oracle::query::Flow,
     product::{
         config::{Config, Keys},
         lb::Lb,
@@ -33,13 +29,16 @@ use lb_user::dataplane::pins::Pins;
 
 use crate::{
     flows::life::{LIMIT, ensure_all_ids_are_free},
-    lifecycle::takeover::{LONG, LONG_DIRECT, LONG_PORT, NAME, config},
+    lifecycle::{
+        migrate::{folders, ours},
+        takeover::{LONG, LONG_DIRECT, LONG_PORT, NAME, config},
+    },
 };
 
 /// Flows that are there, and how many of them were handed over.
 const FLOWS: usize = 1000;
 const HANDED_OVER: usize = 100;
-/// How many of each pair's flows the kills are tried with.
+/// How many there are while processes are killed.
 const FEW: usize = 20;
 /// From one word of the connection that is watched to the next.
 const WORD_INTERVAL: Duration = Duration::from_millis(2);
@@ -110,16 +109,9 @@ fn names(flows: &[Flow]) -> BTreeSet<String> {
     flows.iter().map(name).collect()
 }
 
-fn folders(topology: &Topology) -> Result<Vec<String>> {
-    let entries = fs::read_dir(pins(topology.run())).context("list the pins")?;
-    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let mut names: Vec<String> = names.collect::<Result<_>>()?;
-    names.sort();
-    Ok(names)
-}
-
+/// The folders of pins when nothing is left to be done.
 fn whole() -> [String; 2] {
-    ["links".to_owned(), format!("v{ABI_VERSION}")]
+    ["links".to_owned(), ours()]
 }
 
 /// Does `work` while a connection talks; how long it was silent at most.

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-fn ours() -> String {
+pub(crate) fn ours() -> String {
     format!("v{ABI_VERSION}")
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn age(topology: &Topology) -> Result<()> {
 }
 
 /// The folders of pins.
-fn folders(topology: &Topology) -> Result<Vec<String>> {
+pub(crate) fn folders(topology: &Topology) -> Result<Vec<String>> {
     let entries = fs::read_dir(pins(topology.run())).context("list the pins")?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names: Vec<String> = names.collect::<Result<_>>()?;

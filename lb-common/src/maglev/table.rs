@@ -60,11 +60,11 @@ pub fn build(members: &[TableMember], size: u32, seed: &str) -> Vec<u32> {
     let claims = fill(&members, size);
     let mut counts = vec![0; members.len()];
     for claim in &claims {
-        counts[claim.member] += 1;
+        counts[claim.member()] += 1;
     }
     let entry = |(position, claim): (u64, &Claim)| {
-        let owner = &members[claim.member];
-        match owner.keeps(claim.turn, counts[claim.member]) {
+        let owner = &members[claim.member()];
+        match owner.keeps(claim.turn, counts[claim.member()]) {
             true => owner.member.id,
             false => heir(position, &sharing),
         }
@@ -92,10 +92,16 @@ impl Seeded<'_> {
 }
 
 /// Which member an entry is of while all have their whole shares, and how many that one had claimed before.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Claim {
-    member: usize,
+    member: u32,
     turn: u32,
+}
+
+impl Claim {
+    const fn member(self) -> usize {
+        self.member as usize
+    }
 }
 
 /// Maglev: members take turns, each of which claims the next free entry of the member's permutation.
@@ -108,10 +114,13 @@ fn fill(members: &[Seeded<'_>], size: u32) -> Vec<Claim> {
     let mut walks: Vec<Walk> = members.iter().map(|it| Walk::new(it.hash, size)).collect();
     let mut credits: Vec<u32> = wholes.map(|whole| heaviest - whole).collect();
     let mut turns = vec![0; members.len()];
-    let mut claims: Vec<Option<Claim>> = vec![None; size as usize];
+    let mut claims = vec![Claim::default(); size as usize];
+    // Most steps lead to an entry that is taken: bits stay in the first level of the cache, claims do not.
+    let mut taken = vec![0u64; (size as usize).div_ceil(64)];
     let mut left = size;
     while left > 0 {
-        for (index, seeded) in members.iter().enumerate() {
+        for (member, seeded) in (0..).zip(members) {
+            let index = member as usize;
             credits[index] += seeded.member.whole;
             if credits[index] < heaviest {
                 continue;
@@ -119,14 +128,16 @@ fn fill(members: &[Seeded<'_>], size: u32) -> Vec<Claim> {
             credits[index] -= heaviest;
             let free = loop {
                 let position = walks[index].next_position(size);
-                if claims[position].is_none() {
+                let (word, bit) = (&mut taken[position / 64], 1 << (position % 64));
+                if *word & bit == 0 {
+                    *word |= bit;
                     break position;
                 }
             };
-            claims[free] = Some(Claim {
-                member: index,
+            claims[free] = Claim {
+                member,
                 turn: turns[index],
-            });
+            };
             turns[index] += 1;
             left -= 1;
             if left == 0 {
@@ -134,7 +145,7 @@ fn fill(members: &[Seeded<'_>], size: u32) -> Vec<Claim> {
             }
         }
     }
-    claims.into_iter().flatten().collect()
+    claims
 }
 
 /// The member that gets the entry at this position from one that does not keep it.
@@ -181,7 +192,9 @@ impl Walk {
 
     fn next_position(&mut self, size: u32) -> usize {
         let position = self.position as usize;
-        self.position = (self.position + self.skip) % size;
+        // Both are below the size; a remainder takes ten times as long.
+        let next = self.position + self.skip;
+        self.position = if next < size { next } else { next - size };
         position
     }
 }

@@ -199,3 +199,22 @@ fn the_lightest_has_an_entry_however_heavy_the_others_are() {
     let table = build(&many, size_for([1; 100].into_iter()), "");
     assert_eq!(counts(&table)[&42], 1);
 }
+
+/// A version with other tables would move the flows of every client at its take-over.
+#[test]
+fn a_table_is_what_earlier_versions_made_of_the_same_members() {
+    let digest = |table: &[u32]| {
+        let ids = table.iter().map(|id| id.to_string()).collect::<Vec<_>>();
+        fnv(FNV_BASIS, &ids.join(" "))
+    };
+    let equal = members(&[1; 256]);
+    let heavy = members(&[7, 1, 3, 200]);
+    let partly = shared(&[1, 2, 3, 4], &[100, 0, 50, 400]);
+    let digests = [equal, heavy, partly].map(|members| digest(&table(&members)));
+    let before = [
+        17_873_795_924_085_530_429,
+        15_127_415_254_866_334_468,
+        2_501_636_961_450_332_033,
+    ];
+    assert_eq!(digests, before);
+}

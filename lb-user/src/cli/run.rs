@@ -13,8 +13,8 @@ use crate::{
 
 /// Runs until a signal.
 pub(super) fn run(options: &Options) -> ExitCode {
-    let file = File::look(&options.config).load();
-    match &file {
+    let (file, loaded) = File::read(&options.config);
+    match &loaded {
         Ok(loaded) => {
             for warning in &loaded.warnings {
                 tracing::warn!("{warning}");
@@ -28,7 +28,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
             }
         }
     }
-    match run::run(options, file) {
+    match run::run(options, file, loaded) {
         Ok(End::Stopped | End::GaveWay) => ExitCode::SUCCESS,
         Ok(End::Unconfirmed) => {
             output::print_error("lb: not confirmed in time: taken down again");

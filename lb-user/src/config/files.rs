@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     Declaration,
+    file_marks::Files,
     list::{List, Named},
     place::{At, Location, MAIN, quote},
     problem::Findings,
@@ -27,17 +28,22 @@ const MAX_BYTES: usize = 16 * MAX_FILE_BYTES;
 const MAX_FILES: usize = 1024;
 
 /// Reads the main source, and what it includes; and the others, as if it included them too: they have the sections that an
-/// included file may have, and its `defaults`, and define no name again.
+/// included file may have, and its `defaults`, and define no name again. What the main one includes is noted in `files`.
 pub(super) fn read(
     main: &Declaration,
     others: &[Declaration],
+    files: &mut Files,
     findings: &mut Findings,
 ) -> Option<RawFile> {
     let mut room = MAX_BYTES;
     let text = declared(main, MAIN, &mut room, findings)?;
     let (mut raw, tree) = read_main(&text, findings)?;
     match main {
-        Declaration::File(path) => include(&tree, path, &mut raw, &mut room, findings),
+        Declaration::File(path) => {
+            let globs = raw.include.iter().flat_map(|globs| &globs.value.elements);
+            files.include(globs.map(|glob| glob.value.clone()).collect());
+            include(&tree, path, &mut raw, &mut room, findings);
+        }
         Declaration::Text { .. } => refuse_include(&raw, findings),
     }
     for other in others {
@@ -68,25 +74,6 @@ fn declared(
             into_text(text.clone().into_bytes(), file, findings)
         }
     }
-}
-
-/// The file at `path`, and those that it includes as far as it can be read.
-pub(super) fn all(path: &Path) -> Vec<PathBuf> {
-    let mut findings = Findings::new("");
-    let mut files = vec![path.to_owned()];
-    let main = text_of(path, MAIN, &mut { MAX_BYTES }, &mut findings)
-        .and_then(|text| read_main(&text, &mut findings));
-    if let Some((RawFile { include, .. }, _)) = main
-        && let Some(globs) = include
-    {
-        let found = globs.value.elements.iter();
-        files.extend(
-            found
-                .filter_map(|glob| matches(path, &glob.value).ok())
-                .flatten(),
-        );
-    }
-    files
 }
 
 /// Reads `text` alone; it stands for a whole configuration.
@@ -156,7 +143,7 @@ fn read_included(text: &str, file: usize, main: &Node, findings: &mut Findings) 
 
 /// The files that `glob` means, in the folder of the file that has it. Only the last part of the
 /// path can have a `*`, which stands for any characters, and for none; it finds no hidden file.
-fn matches(main: &Path, glob: &str) -> Result<Vec<PathBuf>, String> {
+pub(super) fn matches(main: &Path, glob: &str) -> Result<Vec<PathBuf>, String> {
     let main_folder = main.parent().unwrap_or_else(|| Path::new(""));
     let (folder, pattern) = match glob.rsplit_once('/') {
         Some((folder, pattern)) => (format!("{folder}/"), pattern),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::{
     Declaration, address,
     discover::{ObjectName, service_name},
+    file_marks::Files,
     files,
     model::{Config, Pool, ProxyProtocol, Service},
     place::quote,
@@ -307,7 +308,7 @@ fn read(
         text: main.to_owned(),
     };
     let mut findings = Findings::of_text(FILE);
-    let raw = files::read(&main, &others, &mut findings);
+    let raw = files::read(&main, &others, &mut Files::default(), &mut findings);
     let loaded = resolve(raw, findings).map_err(|problems| {
         let mut first = BTreeMap::new();
         for problem in problems.as_slice() {

@@ -23,6 +23,7 @@ mod discover;
 mod duration;
 mod expand;
 mod expanded;
+mod file_marks;
 mod files;
 mod health;
 mod hosted;
@@ -79,6 +80,7 @@ pub use self::{
 pub(crate) use self::{
     did_you_mean::closest,
     duration::{parse_in as parse_time, text as time_text},
+    file_marks::{Files, Marks},
     model::TCP_IP_BYTES,
 };
 use self::{expand::Origins, problem::Findings, schema::RawFile};
@@ -130,7 +132,14 @@ impl Config {
 ///
 /// As [`load`].
 pub fn load_text(path: &Path) -> Result<Loaded, Problems> {
-    load_declared(&Declaration::File(path.to_owned()))
+    read(path).1
+}
+
+/// As [`load_text`], with the files that were read.
+pub(crate) fn read(path: &Path) -> (Files, Result<Loaded, Problems>) {
+    let mut files = Files::of(path);
+    let loaded = load_from(&Declaration::File(path.to_owned()), &mut files);
+    (files, loaded)
 }
 
 /// What differs between two configurations, in the words of the file, a line each.
@@ -162,19 +171,17 @@ pub enum Declaration {
 ///
 /// As [`load`].
 pub fn load_declared(source: &Declaration) -> Result<Loaded, Problems> {
+    load_from(source, &mut Files::default())
+}
+
+fn load_from(source: &Declaration, files: &mut Files) -> Result<Loaded, Problems> {
     let name = match source {
         Declaration::File(path) => path.display().to_string(),
         Declaration::Text { name, .. } => name.clone(),
     };
     let mut findings = Findings::new(&name);
-    let raw = files::read(source, &[], &mut findings);
+    let raw = files::read(source, &[], files, &mut findings);
     resolve(raw, findings)
-}
-
-/// The files of the configuration at `path`: itself, and those that it includes as far as it can be
-/// read.
-pub fn files(path: &Path) -> Vec<PathBuf> {
-    files::all(path)
 }
 
 /// The text of the reference page, `docs/configuration.md`.

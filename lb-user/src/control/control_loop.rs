@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    path::Path,
     time::{Duration, Instant},
 };
 
@@ -144,7 +143,7 @@ impl Control {
     pub(crate) fn new(
         running: Running,
         state: State,
-        file: &Path,
+        file: File,
         before: &Config,
         beginning: Beginning,
         clusters: KeptDiscovery,
@@ -152,7 +151,7 @@ impl Control {
         let mut history = History::open(running.pins());
         history.follow(running.config().syslog.as_ref());
         let mut control = Self {
-            file: File::look(file),
+            file,
             discovered: Discovered::new(clusters),
             running,
             services: ServiceVerdicts::adopt(&state.services_down),

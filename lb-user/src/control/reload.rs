@@ -43,7 +43,7 @@ impl Control {
     pub fn plan(&mut self, file: &Path) -> Result<Changes, Refusal> {
         let Loaded {
             config, warnings, ..
-        } = load(&File::look(file))?;
+        } = load(file).1?;
         let config = self.merged(&config).config;
         let mut changes = self.foresee(&config, &warnings)?;
         let moves = moved_networks(self.running.config(), &config);
@@ -79,10 +79,7 @@ impl Control {
 
     /// Reads a file; none: the one of the last time.
     pub(super) fn read(&self, file: Option<&Path>) -> (File, Result<Loaded, Refusal>) {
-        // As it is now, whatever becomes of it while it is read.
-        let file = File::look(file.unwrap_or_else(|| self.file.path()));
-        let loaded = load(&file);
-        (file, loaded)
+        load(file.unwrap_or_else(|| self.file.path()))
     }
 
     /// Applies a file; none: the one of the last time. With `confirm`, what was before comes back after that
@@ -330,7 +327,7 @@ impl Control {
                 "{words} (the unconfirmed file is {})",
                 self.file.path().display()
             );
-            self.file = File::look(&before);
+            self.file = File::read(&before).0;
         }
         self.stale = Some(Stale::new(StaleReason::Unconfirmed, words));
         self.save();
@@ -362,11 +359,13 @@ impl Control {
     }
 }
 
-fn load(file: &File) -> Result<Loaded, Refusal> {
-    file.load().map_err(|problems| {
+fn load(path: &Path) -> (File, Result<Loaded, Refusal>) {
+    let (file, loaded) = File::read(path);
+    let loaded = loaded.map_err(|problems| {
         let lines = problems.to_string();
         Refusal::Config(lines.lines().map(str::to_owned).collect())
-    })
+    });
+    (file, loaded)
 }
 
 /// The flows that end with a change, and those that end some time after it.

@@ -1,7 +1,7 @@
 //! A process from its start to its end.
 
 use std::{
-    path::{self, Path, PathBuf},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -38,6 +38,7 @@ use crate::{
     flows::log::{self, FlowLog, Reports},
     host::{self, prepare},
     proxy::Listeners,
+    sources::file::File,
     system::{output, privileges, systemd},
 };
 
@@ -71,12 +72,12 @@ const TAKEN_DOWN: &str = "not confirmed, and taken down again";
 /// Level of aya-log in the programs: debug, where the dropped packets are.
 const TRACE_DROPS: u8 = 4;
 
-/// Runs until a signal; `file` is what was read of the configuration.
+/// Runs until a signal; `file` was `read`.
 ///
 /// # Errors
 ///
 /// If it cannot start, or what it must leave behind cannot be left.
-pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<End> {
+pub(crate) fn run(options: &Options, file: File, read: Result<Loaded, Problems>) -> Result<End> {
     let begun = Instant::now();
     host::check()?;
     let pins = Pins::new(&options.instance);
@@ -86,7 +87,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         grow: options.migrate && !options.takeover,
     };
     grow::settle(&pins)?;
-    let (file, loaded) = accepted(options, file, &pins, manner)?;
+    let (accepted, loaded) = accepted(options, read, &pins, manner)?;
     prepare::check(&pins, None)?;
     let (mut lock, listeners, giver) = hold(options, &pins)?;
     let beginning = match giver {
@@ -102,9 +103,10 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         options.instance
     );
     let state = kept_state(&pins);
-    let refused = file.as_ref().err().map(|error| format!("{error:#}"));
+    let refused = accepted.as_ref().err();
+    let refused = refused.map(|error| format!("{error:#}"));
     let applied = applied(&pins).ok();
-    let Chosen { config, source } = confirm::choose(file, &state, applied.as_ref())?;
+    let Chosen { config, source } = confirm::choose(accepted, &state, applied.as_ref())?;
     let clusters = KeptDiscovery::load(&pins.state());
     let config = discovered::started(&config, applied.as_ref(), &clusters);
     refuse_access_interfaces(options, &pins, &config)?;
@@ -114,7 +116,6 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         .context("start tokio")?;
     // Before anything is attached: from here on a signal ends `watch`, never the process.
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let file = path::absolute(&options.config)?;
     let mut deadline = options
         .confirm
         .map(|patience| time::Instant::now() + patience);
@@ -142,7 +143,7 @@ pub(crate) fn run(options: &Options, file: Result<Loaded, Problems>) -> Result<E
         privileges::give_up(privileges::KEPT)?;
     }
     let before = applied.as_ref().unwrap_or(&config);
-    let mut control = Control::new(running, state, &file, before, beginning, clusters);
+    let mut control = Control::new(running, state, file, before, beginning, clusters);
     if let Some(reason) = refused {
         control.started_without(&reason);
     }

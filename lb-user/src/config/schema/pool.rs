@@ -162,14 +162,24 @@ fn members(node: &Node, place: Location, findings: &mut Findings) -> Option<List
             whole: true,
         });
     }
-    Some(list(node, &place, findings, member))
+    // Read once: a list may have hundreds.
+    let unwritten = RawBackend::default();
+    Some(list(node, &place, findings, |node, place, findings| {
+        member(node, place, &unwritten, findings)
+    }))
 }
 
 fn has(entries: &[Entry], key: &str) -> bool {
     entries.iter().any(|entry| entry.key == key)
 }
 
-fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Member> {
+/// `unwritten` is what a backend is of which only the address is written.
+fn member(
+    node: &Node,
+    place: Location,
+    unwritten: &RawBackend,
+    findings: &mut Findings,
+) -> Option<Member> {
     match &node.kind {
         Kind::Mapping(entries) if has(entries, "nodes") => {
             at(node, place, findings).map(Member::Nodes)
@@ -186,7 +196,7 @@ fn member(node: &Node, place: Location, findings: &mut Findings) -> Option<Membe
                     place: place.clone(),
                     value,
                 }),
-                ..RawBackend::default()
+                ..unwritten.clone()
             };
             Some(Member::Backend(At { place, value }))
         }

@@ -1,12 +1,15 @@
 //! What differs between two configurations, in the words of the file.
 
-use std::{collections::HashMap, io};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
 
 use serde_json::{Map, Value};
 
 use super::{
     expanded,
-    model::Config,
+    model::{Config, Service},
     schema::{
         RawFile,
         declare::{Declared as _, DefaultValue, Key, Section},
@@ -16,10 +19,35 @@ use super::{
 
 /// A line for each key that has another value, and each object that comes or goes, in the order of the file.
 pub(super) fn lines(before: &Config, after: &Config) -> io::Result<Vec<String>> {
-    let files = [expanded::file(before)?, expanded::file(after)?];
+    let [before, after] = without_same(before, after);
+    let files = [expanded::file(&before)?, expanded::file(&after)?];
     let mut lines = Lines::default();
     lines.keys("", &[RawFile::SECTION], [&files[0], &files[1]]);
     Ok(lines.0)
+}
+
+/// Both without the pools and services that are the same in both, of which there may be thousands.
+fn without_same(before: &Config, after: &Config) -> [Config; 2] {
+    let pools = same(&before.pools, &after.pools, |pool| &pool.name);
+    let services = same(&before.services, &after.services, |service| &service.name);
+    [before, after].map(|config| {
+        let mut config = config.clone();
+        config.pools.retain(|pool| !pools.contains(&*pool.name));
+        let services = |service: &Service| !services.contains(&*service.name);
+        config.services.retain(services);
+        config
+    })
+}
+
+/// The names of those that are the same before and after.
+fn same<'o, T: PartialEq>(
+    before: &'o [T],
+    after: &'o [T],
+    name: impl Fn(&T) -> &str,
+) -> HashSet<&'o str> {
+    let before: HashMap<&str, &T> = before.iter().map(|one| (name(one), one)).collect();
+    let is_same = |one: &&T| before.get(name(one)) == Some(one);
+    after.iter().filter(is_same).map(|one| name(one)).collect()
 }
 
 #[derive(Default)]

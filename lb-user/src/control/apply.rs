@@ -351,6 +351,9 @@ impl Live {
 
     /// Whether the next hop of a backend does not answer.
     pub fn is_silent(&self, backend: u32) -> bool {
+        if self.silent.is_empty() {
+            return false;
+        }
         let next_hop = self.next_hop_of(backend);
         next_hop.is_some_and(|next_hop| self.silent.contains(&next_hop))
     }

@@ -4,13 +4,12 @@
 //! The desired state is the file with these laid over it. A backend's share of new flows is what all
 //! of them together leave of its weight.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, iter, time::Duration};
 
 use crate::{
     api::Override,
     config::{Backend, BelowMinUp, Config, Pool},
     health::HealthVerdict,
-    model::names::backend_name,
 };
 
 /// The status of one backend.
@@ -26,9 +25,9 @@ pub struct BackendStatus {
     pub is_silent: bool,
 }
 
-/// The status of all backends, by their names in the registry.
+/// The status of all backends of a configuration: by pool, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layers(pub BTreeMap<String, BackendStatus>);
+pub struct Layers(BTreeMap<String, Vec<BackendStatus>>);
 
 /// The percentage of its share that a backend begins with when it comes back, and of each step to
 /// the whole.
@@ -41,6 +40,8 @@ const WHOLE: u32 = 100;
 pub struct BackendShare<'p> {
     /// The backend.
     pub backend: &'p Backend,
+    /// Its status.
+    pub status: BackendStatus,
     /// What it has now; 0 for one that gets no new flows.
     pub share: u32,
     /// What it has while nothing takes of it: at least 1.
@@ -64,6 +65,16 @@ impl BackendShares<'_> {
 }
 
 impl Layers {
+    /// Each backend of `config` with its status.
+    pub fn new(config: &Config, status: impl Fn(&Pool, &Backend) -> BackendStatus) -> Self {
+        let pools = config.pools.iter().map(|pool| {
+            let backends = pool.backends.iter();
+            let statuses = backends.map(|backend| status(pool, backend));
+            (pool.name.clone(), statuses.collect())
+        });
+        Self(pools.collect())
+    }
+
     /// The shares of all pools of `config`, by name.
     pub fn all(&self, config: &Config) -> BTreeMap<String, Vec<u32>> {
         let pools = config.pools.iter();
@@ -74,28 +85,26 @@ impl Layers {
 
     /// Whether a backend has only a part of its share yet, because it came back: the part grows with time.
     pub fn are_growing(&self, config: &Config) -> bool {
-        let is_growing = |pool: &Pool, backend: &Backend| {
-            let back_for = self.of(pool, backend).back_for;
-            back_for.is_some_and(|back_for| back_for < pool.slow_start)
-        };
         let mut pools = config.pools.iter();
         pools.any(|pool| {
-            let mut backends = pool.backends.iter();
-            backends.any(|backend| is_growing(pool, backend))
+            let mut times = self.of(pool).filter_map(|status| status.back_for);
+            times.any(|back_for| back_for < pool.slow_start)
         })
     }
 
-    /// The status of a backend of `pool`.
-    pub fn of(&self, pool: &Pool, backend: &Backend) -> BackendStatus {
-        let said = self.0.get(&backend_name(pool, backend)).copied();
-        let said = said.unwrap_or_default();
-        BackendStatus {
+    /// The status of each backend of a pool, in the order of the file; where it is not known, that of one that was never
+    /// checked.
+    pub fn of<'l>(&'l self, pool: &'l Pool) -> impl Iterator<Item = BackendStatus> + use<'l> {
+        let said = self.0.get(&pool.name).into_iter().flatten().copied();
+        let said = said.chain(iter::repeat(BackendStatus::default()));
+        let said = said.take(pool.backends.len());
+        said.map(|said| BackendStatus {
             verdict: match pool.health {
                 Some(_) => said.verdict,
                 None => HealthVerdict::Up,
             },
             ..said
-        }
+        })
     }
 
     /// Each backend's share of a pool's new flows. Of these views of the pool the first one counts in which enough
@@ -106,7 +115,7 @@ impl Layers {
     /// 3. as 1, and 4. as 2, whether next hops answer or not: what takes the way to so many may be the fault of this
     ///    host or its link.
     pub fn shares<'p>(&self, pool: &'p Pool) -> BackendShares<'p> {
-        let said: Vec<BackendStatus> = pool.backends.iter().map(|one| self.of(pool, one)).collect();
+        let said: Vec<BackendStatus> = self.of(pool).collect();
         let has_backup = pool.backends.iter().any(|backend| backend.backup);
         let has_lost = said.iter().any(is_lost);
         let views = strict_first(has_lost).flat_map(|without_lost| {
@@ -114,7 +123,11 @@ impl Layers {
         });
         let mut shares = views.map(|view| divide(pool, &seen(pool, &said, view)));
         let enough = shares.find(|shares| !shares.below);
-        enough.unwrap_or_else(|| divide(pool, &said))
+        let mut shares = enough.unwrap_or_else(|| divide(pool, &said));
+        for (share, status) in shares.backends.iter_mut().zip(said) {
+            share.status = status;
+        }
+        shares
     }
 }
 
@@ -179,6 +192,7 @@ fn divide<'p>(pool: &'p Pool, said: &[BackendStatus]) -> BackendShares<'p> {
     let backends = pool.backends.iter().zip(said);
     let backends = backends.map(|(backend, said)| BackendShare {
         backend,
+        status: *said,
         share: share(backend, said),
         whole: u32::from(weight(backend, said)) * WHOLE,
     });
@@ -234,8 +248,7 @@ pools:
     }
 
     fn layers(pool: &Pool, said: &[BackendStatus]) -> Layers {
-        let names = pool.backends.iter().map(|one| backend_name(pool, one));
-        Layers(names.zip(said.iter().copied()).collect())
+        Layers([(pool.name.clone(), said.to_vec())].into())
     }
 
     fn verdicts(verdicts: [HealthVerdict; 4]) -> [BackendStatus; 4] {
@@ -341,7 +354,8 @@ pools:
         let checked = pool(true, |_| {});
         let said = silent(verdicts([Up, NotReady, Dead, Up]), &[0, 1, 2]);
         assert_eq!(shares(&checked, &said), (vec![0, 0, 0, 100], false));
-        let status = layers(&checked, &said).of(&checked, &checked.backends[0]);
+        let layers = layers(&checked, &said);
+        let status = layers.shares(&checked).backends[0].status;
         assert_eq!(status.verdict, Up, "that of its checks");
     }
 

@@ -184,8 +184,8 @@ impl Change {
         pools.any(|pool| {
             let shares = self.shares.get(&pool.name);
             let none = shares.is_some_and(|shares| shares.iter().all(|share| *share == 0));
-            let mut backends = pool.backends.iter();
-            none && backends.any(|one| layers.of(pool, one).verdict == HealthVerdict::Unknown)
+            let mut backends = layers.of(pool);
+            none && backends.any(|status| status.verdict == HealthVerdict::Unknown)
         })
     }
 }

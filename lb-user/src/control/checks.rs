@@ -410,30 +410,25 @@ impl Checks {
         overrides: &BTreeMap<String, Override>,
     ) -> Layers {
         let now = Instant::now();
-        let mut layers = Layers::default();
-        for pool in &config.pools {
-            for backend in &pool.backends {
-                let name = backend_name(pool, backend);
-                let known = self.backends.get(&name);
-                let verdict = known
-                    .map(|known| known.standing.verdict)
-                    .unwrap_or_default();
-                let id = ids.get(Kind::Backend, &name);
-                let stays = pool.health.is_some()
-                    && verdict == HealthVerdict::Unknown
-                    && id.is_some_and(live.serves);
-                let back = known.and_then(|known| known.back);
-                let said = BackendStatus {
-                    verdict: if stays { HealthVerdict::Up } else { verdict },
-                    overridden: overrides.get(&name).copied(),
-                    back_for: back.map(|back| now - back),
-                    is_silent: id.is_some_and(live.is_silent)
-                        || known.is_some_and(|known| known.is_unresponsive),
-                };
-                layers.0.insert(name, said);
+        Layers::new(config, |pool, backend| {
+            let name = backend_name(pool, backend);
+            let known = self.backends.get(&name);
+            let verdict = known
+                .map(|known| known.standing.verdict)
+                .unwrap_or_default();
+            let id = ids.get(Kind::Backend, &name);
+            let stays = pool.health.is_some()
+                && verdict == HealthVerdict::Unknown
+                && id.is_some_and(live.serves);
+            let back = known.and_then(|known| known.back);
+            BackendStatus {
+                verdict: if stays { HealthVerdict::Up } else { verdict },
+                overridden: overrides.get(&name).copied(),
+                back_for: back.map(|back| now - back),
+                is_silent: id.is_some_and(live.is_silent)
+                    || known.is_some_and(|known| known.is_unresponsive),
             }
-        }
-        layers
+        })
     }
 
     /// What is to be kept over a restart.
@@ -558,13 +553,19 @@ pools:
         }
     }
 
+    /// The status of the first backend of the first pool.
+    fn first(layers: &Layers, config: &Config) -> BackendStatus {
+        let shares = layers.shares(&config.pools[0]).backends;
+        shares[0].status
+    }
+
     fn verdict(checks: &Checks, config: &Config, serves: bool) -> HealthVerdict {
         let live = LiveBackends {
             serves: &|_| serves,
             is_silent: &|_| false,
         };
         let layers = checks.layers(config, &ids(config), &live, &BTreeMap::new());
-        layers.0[ONE].verdict
+        first(&layers, config).verdict
     }
 
     #[test]
@@ -756,7 +757,7 @@ pools:
                 is_silent: &|_| false,
             };
             let layers = checks.layers(&config, &ids(&config), &live, &BTreeMap::new());
-            layers.0[ONE].is_silent
+            first(&layers, &config).is_silent
         };
         let dead = |is_suspected| Report {
             outcome: CheckOutcome::Dead("no connection".to_owned()),

@@ -763,12 +763,11 @@ services:
         let mut ids = Ids::default();
         desired(&config, &places(), &Layers::default(), &mut ids).unwrap();
         let drained = |count: usize| {
-            let names = pool.backends.iter().map(|one| backend_name(pool, one));
-            let status = BackendStatus {
-                overridden: Some(Override::Drain),
+            let drained = &pool.backends[..count];
+            Layers::new(&config, |_, backend| BackendStatus {
+                overridden: drained.contains(backend).then_some(Override::Drain),
                 ..BackendStatus::default()
-            };
-            Layers(names.take(count).map(|name| (name, status)).collect())
+            })
         };
         let backends = |layers: &Layers| {
             let table = BuiltTables::default().table(pool, &config, layers, &ids);

@@ -41,14 +41,19 @@ impl Drains {
     ) {
         let mut wanted = BTreeMap::new();
         for pool in &config.pools {
-            for BackendShare { backend, share, .. } in layers.shares(pool).backends {
-                let said = layers.of(pool, backend);
+            for BackendShare {
+                backend,
+                status,
+                share,
+                ..
+            } in layers.shares(pool).backends
+            {
                 let on_dead = pool.health.as_ref().map(|health| health.on_dead);
                 // One that is believed in all the same has new flows.
-                let is_dead = said.verdict == HealthVerdict::Dead
+                let is_dead = status.verdict == HealthVerdict::Dead
                     && share == 0
                     && on_dead == Some(OnDead::Drain);
-                if is_dead || said.overridden == Some(Override::Drain) {
+                if is_dead || status.overridden == Some(Override::Drain) {
                     wanted.insert(backend_name(pool, backend), pool.drain_timeout);
                 }
             }
@@ -94,6 +99,8 @@ impl Drains {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::{config, control::backend_weights::BackendStatus};
 
@@ -120,7 +127,11 @@ pools:
             back_for: None,
             is_silent: false,
         };
-        Layers([(NAME.to_owned(), said)].into())
+        let is_first = |backend: &config::Backend| backend.address == Ipv4Addr::new(10, 0, 0, 1);
+        Layers::new(&config(""), |_, backend| match is_first(backend) {
+            true => said,
+            false => BackendStatus::default(),
+        })
     }
 
     fn names(drains: &Drains) -> Vec<&str> {

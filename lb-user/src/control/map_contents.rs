@@ -20,7 +20,6 @@ use crate::{
     health::HealthVerdict,
     model::{
         maglev,
-        names::backend_name,
         registry::{Ids, Kind},
     },
     network::link::Link,
@@ -53,11 +52,7 @@ fn all_up(config: &Config) -> Layers {
         verdict: HealthVerdict::Up,
         ..BackendStatus::default()
     };
-    let names = config.pools.iter().flat_map(|pool| {
-        let backends = pool.backends.iter();
-        backends.map(|backend| backend_name(pool, backend))
-    });
-    Layers(names.map(|name| (name, up)).collect())
+    Layers::new(config, |_, _| up)
 }
 
 /// A place on a host for each network, of which no other has the interface or its MAC.

@@ -147,7 +147,13 @@ impl Control {
         let mut backends = Vec::new();
         let mut known = BTreeSet::new();
         for pool in &config.pools {
-            for BackendShare { backend, share, .. } in layers.shares(pool).backends {
+            for BackendShare {
+                backend,
+                status,
+                share,
+                ..
+            } in layers.shares(pool).backends
+            {
                 let name = backend_name(pool, backend);
                 let id = ids.get(Kind::Backend, &name).unwrap_or_default();
                 let checks = self.running.checks.of(&name);
@@ -156,7 +162,7 @@ impl Control {
                     pool: pool.name.clone(),
                     name: backend.name.clone(),
                     checked: pool.health.is_some(),
-                    verdict: layers.of(pool, backend).verdict,
+                    verdict: status.verdict,
                     effective_weight: share,
                     overridden: self.state.overrides.get(&name).copied(),
                     last: checks.and_then(super::checks::CheckedBackend::last_check),

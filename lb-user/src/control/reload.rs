@@ -1,7 +1,7 @@
 //! Another file, or the same one anew. A file that is wrong changes nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     api::{Changes, Severity, StaleReason},
-    config::{self, Config, Limits, Loaded, Warning, time_text},
+    config::{self, Config, Limits, Loaded, Pool, Warning, time_text},
     events::history::Happened,
     flows::evict::selector::EvictSelector,
     model::{names::backend_name, registry::Kind},
@@ -370,20 +370,8 @@ fn load(path: &Path) -> (File, Result<Loaded, Refusal>) {
 
 /// The flows that end with a change, and those that end some time after it.
 fn ends(change: &Change, running: &Running) -> Vec<EndedPart> {
-    let names = |config: &Config| -> BTreeMap<String, Option<Duration>> {
-        let pools = config.pools.iter();
-        let names = pools.flat_map(|pool| {
-            let backends = pool.backends.iter();
-            backends.map(|backend| (backend_name(pool, backend), pool.drain_timeout))
-        });
-        names.collect()
-    };
-    let stay = names(change.config());
     let mut ends = change.ends().to_vec();
-    for (name, timeout) in names(running.config()) {
-        if stay.contains_key(&name) {
-            continue;
-        }
+    for (name, timeout) in gone_backends(running.config(), change.config()) {
         let until = match timeout {
             Some(timeout) => format!("those that it has end after {}", time_text(timeout)),
             None => "those that it has go on".to_owned(),
@@ -399,6 +387,28 @@ fn ends(change: &Change, running: &Running) -> Vec<EndedPart> {
         });
     }
     ends
+}
+
+/// The backends that are configured no more, with the time that their flows have.
+fn gone_backends(before: &Config, after: &Config) -> BTreeMap<String, Option<Duration>> {
+    let pools = after.pools.iter();
+    let after: HashMap<&str, &Pool> = pools.map(|pool| (&*pool.name, pool)).collect();
+    let names = |pool: &Pool| -> BTreeSet<String> {
+        let backends = pool.backends.iter();
+        backends.map(|one| backend_name(pool, one)).collect()
+    };
+    let mut gone = BTreeMap::new();
+    for pool in &before.pools {
+        let now = after.get(&*pool.name);
+        // Most pools are as they were.
+        if now == Some(&pool) {
+            continue;
+        }
+        let stay = now.map(|pool| names(pool)).unwrap_or_default();
+        let names = names(pool).into_iter().filter(|name| !stay.contains(name));
+        gone.extend(names.map(|name| (name, pool.drain_timeout)));
+    }
+    gone
 }
 
 /// What is to be known of a file, and what a reload does not do.

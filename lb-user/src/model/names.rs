@@ -17,8 +17,17 @@ pub struct AppliedNames {
 /// The registry's name of a backend: in another network or under another address it is another
 /// backend, because its flows cannot follow it there; under another port it is the same.
 pub fn backend_name(pool: &config::Pool, backend: &config::Backend) -> String {
-    let (name, address) = (&backend.name, backend.address);
-    format!("{}/{name}@{}/{address}", pool.name, pool.network)
+    let address = backend.address.to_string();
+    [
+        &pool.name,
+        "/",
+        &backend.name,
+        "@",
+        &pool.network,
+        "/",
+        &address,
+    ]
+    .concat()
 }
 
 /// Network and address in the registry's name of a backend.

@@ -5,6 +5,7 @@ pub mod builds;
 pub mod config;
 pub mod cpu;
 mod fill;
+pub mod full_box;
 pub mod lb;
 mod loaded;
 pub mod order;

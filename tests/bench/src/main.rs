@@ -79,6 +79,7 @@ enum Which {
     Connections,
     Sni,
     Threads,
+    Size,
 }
 
 /// How much is measured.
@@ -190,6 +191,7 @@ impl Which {
             Self::Connections => suites::connections::measure(plan),
             Self::Sni => suites::sni::measure(plan),
             Self::Threads => suites::threads::measure(plan),
+            Self::Size => suites::size::measure(plan),
         }
         .with_context(|| format!("the suite {self:?}"))
     }

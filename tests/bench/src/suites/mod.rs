@@ -5,5 +5,6 @@ pub(crate) mod connections;
 pub(crate) mod cpus;
 pub(crate) mod packets;
 pub(crate) mod program;
+pub(crate) mod size;
 pub(crate) mod sni;
 pub(crate) mod threads;

@@ -47,7 +47,7 @@ fn same<'o, T: PartialEq>(
 ) -> HashSet<&'o str> {
     let before: HashMap<&str, &T> = before.iter().map(|one| (name(one), one)).collect();
     let is_same = |one: &&T| before.get(name(one)) == Some(one);
-    after.iter().filter(is_same).map(|one| name(one)).collect()
+    after.iter().filter(is_same).map(&name).collect()
 }
 
 #[derive(Default)]

@@ -10,14 +10,13 @@ use anyhow::{Error, Result};
 
 use super::{
     attach::attach_to,
-    backend_weights::Layers,
     control_loop::Control,
     desired::Attachment,
     network_setup::{build_cells, remove_stale_links, set_up_nics},
     running::Running,
 };
 use crate::{
-    api::Severity,
+    api::{Override, Severity},
     config::Network,
     dataplane::object::NIC,
     host,
@@ -85,13 +84,15 @@ impl Control {
             }
         };
         for (interface, now) in nics {
-            let layers = self.layers();
             let before = self.running.nic(&interface).cloned();
             let is_anew = self.nics.said.contains_key(&interface);
             let turn = match now {
                 Ok(now) => {
+                    let overrides = &self.state.overrides;
                     let running = &mut self.running;
-                    running.follow_nic(&interface, now, is_anew, &layers).await
+                    running
+                        .follow_nic(&interface, now, is_anew, overrides)
+                        .await
                 }
                 Err(error) => Err(error),
             };
@@ -298,7 +299,7 @@ impl Running {
         interface: &str,
         now: Option<Link>,
         is_anew: bool,
-        layers: &Layers,
+        overrides: &BTreeMap<String, Override>,
     ) -> Result<Option<NicEvent>> {
         let known = self.nic(interface).cloned();
         let turn = match (&known, &now) {
@@ -319,7 +320,7 @@ impl Running {
             }
         };
         match (turn, now) {
-            (NicEvent::TakenIn, Some(now)) => self.take_in(interface, &now, layers).await?,
+            (NicEvent::TakenIn, Some(now)) => self.take_in(interface, &now, overrides).await?,
             (_, now) => {
                 let mut places = self.applied.places.clone();
                 for network in self.on_interface(interface) {
@@ -328,7 +329,7 @@ impl Running {
                         place.nic = now.clone().unwrap_or_else(|| place.nic.clone());
                     }
                 }
-                self.move_to(places, layers).await?;
+                self.move_to(places, overrides).await?;
             }
         }
         Ok(Some(turn))
@@ -347,7 +348,12 @@ impl Running {
 
     /// Gives the networks of an interface to this NIC, in the order of a start: what the host may refuse
     /// comes before the first change of what runs.
-    async fn take_in(&mut self, interface: &str, now: &Link, layers: &Layers) -> Result<()> {
+    async fn take_in(
+        &mut self,
+        interface: &str,
+        now: &Link,
+        overrides: &BTreeMap<String, Override>,
+    ) -> Result<()> {
         let networks = self.on_interface(interface);
         let nics: BTreeMap<String, Link> = networks
             .map(|network| (network.name.clone(), now.clone()))
@@ -372,7 +378,7 @@ impl Running {
         }
         let mut places = self.applied.places.clone();
         places.extend(taken.clone());
-        self.move_to(places, layers).await?;
+        self.move_to(places, overrides).await?;
         for (network, place) in &taken {
             self.checks.follow(network, place.nic.ifindex);
         }
@@ -383,9 +389,11 @@ impl Running {
     async fn move_to(
         &mut self,
         places: BTreeMap<String, Attachment>,
-        layers: &Layers,
+        overrides: &BTreeMap<String, Override>,
     ) -> Result<()> {
-        let change = self.prepare_at(self.applied.config.clone(), places, layers)?;
+        let config = self.applied.config.clone();
+        let layers = self.layers(&config, overrides);
+        let change = self.prepare_at(config, places, &layers)?;
         for operation in change.operations() {
             tracing::info!("{operation}");
         }

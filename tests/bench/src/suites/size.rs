@@ -44,15 +44,16 @@ const METHOD: &str = "1,000 VIPs, 10,000 services, 250 pools of 256 backends; wi
 pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     let size = if plan.quick { Size::TENTH } else { Size::FULL };
     let mut times = Rounds::new([NAME], STEPS.map(|(step, _)| step), Better::Less);
-    let mut costs = Rounds::new([NAME], ["idle, % of a CPU", "resident, MB"], Better::Less);
+    let [mut idle, mut resident] =
+        ["idle", "resident"].map(|cost| Rounds::new([NAME], [cost], Better::Less));
     for round in 0..plan.rounds {
         plan.interrupt.check()?;
         let turn = Turn::take(size)?;
         for (column, seconds) in turn.seconds.into_iter().enumerate() {
             times.add(round, 0, column, seconds);
         }
-        costs.add(round, 0, 0, turn.idle);
-        costs.add(round, 0, 1, turn.resident);
+        idle.add(round, 0, 0, turn.idle);
+        resident.add(round, 0, 0, turn.resident);
     }
     // A tenth says nothing of the goals.
     let goal = |what: &str, wanted, measured| match plan.quick {
@@ -65,14 +66,15 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
             goal(&format!("{step}, s"), *wanted, times.of(NAME, column))
         })
         .collect();
-    goals.push(goal("idle, % of a CPU", IDLE, costs.of(NAME, 0)));
-    goals.push(Goal::cost("resident, MB", costs.of(NAME, 1)));
+    goals.push(goal("idle, % of a CPU", IDLE, idle.of(NAME, 0)));
+    goals.push(Goal::cost("resident, MB", resident.of(NAME, 0)));
     Ok(Suite {
         name: "size",
         method: METHOD.to_owned(),
         charts: vec![
             times.chart("Time", "s", "step", Shape::Bars, None),
-            costs.chart("Cost", "", "", Shape::Bars, None),
+            idle.chart("Idle", "% of a CPU", "", Shape::Bars, None),
+            resident.chart("Memory", "MB", "", Shape::Bars, None),
         ],
         checked: vec![format!(
             "{} rounds: a client got its answer after the start, after the reload, while no process ran and after the \

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    change::moved_networks,
+    fixed_at_start::moved_networks,
     persisted_state::{State, Uptime},
 };
 use crate::config::{Config, Kept, Loaded};

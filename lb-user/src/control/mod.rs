@@ -1,6 +1,6 @@
 //! A change: load -> validate -> desired -> plan -> apply. The first two are in `config`.
 //!
-//! [`change`] makes one beside what runs; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
+//! [`change`] makes one beside what runs, but for what is `fixed_at_start`; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
 //! the flows that end.
 //! [`map_contents`] is what a configuration puts into the maps, for what they take of memory.
 //! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`; `service_verdict`
@@ -33,6 +33,7 @@ pub(crate) mod dry_run;
 pub mod ended_count;
 pub mod ending;
 pub mod evictions;
+pub(crate) mod fixed_at_start;
 mod hosted;
 pub mod maglev_tables;
 pub mod map_contents;

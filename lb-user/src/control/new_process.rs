@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
-    change::moved_networks,
     control_loop::{Control, Refusal},
+    fixed_at_start::moved_networks,
     persisted_state::Uptime,
 };
 use crate::{

@@ -9,10 +9,11 @@ use std::{
 use anyhow::Context as _;
 
 use super::{
-    change::{Change, moved_networks},
+    change::Change,
     confirm::Unconfirmed,
     control_loop::{Control, Refusal, Stale},
     ended_count::EndedPart,
+    fixed_at_start::moved_networks,
     persisted_state::Uptime,
     running::Running,
 };

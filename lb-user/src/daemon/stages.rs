@@ -21,11 +21,12 @@ use crate::{
         attach::{attach_all, attach_to},
         backend_weights::Layers,
         cell_peers::Heard,
-        change::{ANOTHER, Change, Wanted, first_port},
+        change::{Change, Wanted},
         checks::{Checks, LiveBackends},
         data_plane::DataPlane,
         desired::Attachment,
         ending::Ending,
+        fixed_at_start::{ANOTHER, first_port},
         network_setup::{
             build_cells, places_without_nics, remove_stale_cells, remove_stale_links, set_up_nics,
         },

@@ -33,6 +33,7 @@ pub mod rotation;
 pub mod server_name;
 pub mod splice;
 pub mod station;
+pub mod syn_cookie;
 pub mod tcp_frame;
 pub mod traffic;
 pub mod verdict;

@@ -7,6 +7,7 @@ pub mod addr6;
 pub mod backend;
 pub mod backend_answers;
 pub mod cell_peer;
+pub mod cookies;
 pub mod counts;
 #[cfg(feature = "user")]
 pub mod declarations;

@@ -1,0 +1,304 @@
+//! SYN cookies: the number of our SYN-ACK has in it all that the client has offered, and a part that only the owner of
+//! a key can make; so nothing is remembered of a client until it has shown that it receives what is sent to it
+//! (Bernstein, "SYN cookies"; RFC 4987 section 3.6).
+//!
+//! The number, from its highest bit on: 12 bits of a MAC of the tuple and the [`Offer`], 12 bits of one of these and of
+//! the client's number, and the 8 bits of the offer. A segment that acknowledges a number with both parts right is the
+//! first one of its connection. One with the first part right may be another one of a connection that was answered so,
+//! and gets no reset.
+//!
+//! A key is that of an epoch; the one before stays good, so a number is for at least as long as an epoch takes.
+
+pub mod answer;
+pub mod offer;
+mod siphash;
+
+use self::{offer::Offer, siphash::SipHash};
+use crate::maps::{
+    cookies::{CookieKey, CookieKeys},
+    flow::{PackedKey, TIME_SHIFT},
+};
+
+/// How long the timestamp of a SYN-ACK is good, in units of coarse time: two epochs, and a bit.
+pub const MAX_AGE: u32 = ((128 * 1_000_000_000_u64) >> TIME_SHIFT) as u32;
+
+/// Where the parts of a number begin.
+const OF_TUPLE_SHIFT: u32 = 20;
+const OF_NUMBER_SHIFT: u32 = 8;
+const PART: u32 = 0xfff;
+
+/// In a word that the first part is of this is clear, in one that the second part is of it is set.
+const WITH_NUMBER: u64 = 1 << 8;
+
+/// What the MACs of a tuple and an offer are, with one key.
+#[derive(Clone, Copy)]
+struct Macs {
+    /// The state behind the tuple.
+    tuple: SipHash,
+    offer: u8,
+}
+
+impl Macs {
+    #[inline(always)]
+    const fn new(key: CookieKey, tuple: PackedKey, offer: u8) -> Self {
+        let hash = SipHash::new([key.low, key.high]);
+        Self {
+            tuple: hash.absorb(tuple.ends).absorb(tuple.rest),
+            offer,
+        }
+    }
+
+    /// 64 bits, of which the number has the first 12; the upper half is where the clock begins.
+    #[inline(always)]
+    const fn of_tuple(self) -> u64 {
+        self.tuple.absorb(self.offer as u64).finish()
+    }
+
+    /// The second 12 bits, of a client whose SYN has this number.
+    #[inline(always)]
+    const fn of_number(self, isn: u32) -> u32 {
+        let word = (isn as u64) << 32 | WITH_NUMBER | self.offer as u64;
+        self.tuple.absorb(word).finish() as u32 & PART
+    }
+
+    #[inline(always)]
+    const fn number(self, of_tuple: u64, isn: u32) -> u32 {
+        (of_tuple as u32 & PART) << OF_TUPLE_SHIFT
+            | self.of_number(isn) << OF_NUMBER_SHIFT
+            | self.offer as u32
+    }
+}
+
+/// What a SYN is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// Our sequence number.
+    pub number: u32,
+    /// Our clock: a coarse time that begins elsewhere for each tuple, so that it shows no client how long we run.
+    pub time: u32,
+}
+
+impl Cookie {
+    /// That of a client whose SYN has this number (host order), `now`, a coarse time.
+    #[inline(always)]
+    pub const fn new(
+        keys: &CookieKeys,
+        tuple: PackedKey,
+        isn: u32,
+        offer: Offer,
+        now: u32,
+    ) -> Self {
+        let macs = Macs::new(keys.key(keys.epoch), tuple, offer.bits());
+        let of_tuple = macs.of_tuple();
+        Self {
+            number: macs.number(of_tuple, isn),
+            time: now.wrapping_add(clock(of_tuple)),
+        }
+    }
+}
+
+/// What is added to the coarse time.
+#[inline(always)]
+const fn clock(of_tuple: u64) -> u32 {
+    (of_tuple >> 32) as u32
+}
+
+/// What a number is that a segment acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// None that was given to this tuple lately.
+    Wrong,
+    /// One of this tuple, but the segment's own number is not the first one behind the SYN: it may be a later segment
+    /// of a connection that was answered by a cookie.
+    Later,
+    /// That of the SYN which this segment follows at once.
+    Right {
+        /// What is added to the coarse time in our timestamps for this tuple.
+        clock: u32,
+    },
+}
+
+/// Judges the number that a segment of this tuple acknowledges, less one. `isn` is that of a SYN that would stand right
+/// before the segment.
+#[inline(always)]
+pub const fn judge(keys: &CookieKeys, tuple: PackedKey, isn: u32, number: u32) -> Standing {
+    let epoch = keys.epoch;
+    match judge_with(keys.key(epoch), tuple, isn, number) {
+        Standing::Wrong => judge_with(keys.key(epoch.wrapping_sub(1)), tuple, isn, number),
+        standing => standing,
+    }
+}
+
+#[inline(always)]
+const fn judge_with(key: CookieKey, tuple: PackedKey, isn: u32, number: u32) -> Standing {
+    let macs = Macs::new(key, tuple, number as u8);
+    let of_tuple = macs.of_tuple();
+    if (of_tuple as u32 ^ number >> OF_TUPLE_SHIFT) & PART != 0 {
+        Standing::Wrong
+    } else if macs.of_number(isn) != number >> OF_NUMBER_SHIFT & PART {
+        Standing::Later
+    } else {
+        Standing::Right {
+            clock: clock(of_tuple),
+        }
+    }
+}
+
+/// Whether a client may echo this timestamp of ours now, a coarse time: it was sent not long ago.
+#[inline(always)]
+pub const fn is_echo(clock: u32, echo: u32, now: u32) -> bool {
+    now.wrapping_add(clock).wrapping_sub(echo) <= MAX_AGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        addr::{Be16, Be32},
+        maps::flow::FlowKey,
+    };
+
+    const KEYS: CookieKeys = CookieKeys {
+        epoch: 8,
+        beat: 0,
+        keys: [CookieKey { low: 1, high: 2 }, CookieKey { low: 3, high: 4 }],
+    };
+    const KEY: FlowKey = FlowKey {
+        client: Be32::new(0xc0a8_cb32),
+        vip: Be32::new(0xc0a8_cb6e),
+        client_port: Be16::new(40_000),
+        vip_port: Be16::new(6443),
+        network: 3,
+        protocol: 6,
+    };
+    const OFFER: Offer = Offer {
+        mss_class: 7,
+        has_sack: true,
+        scale: Some(7),
+    };
+
+    fn cookie(keys: &CookieKeys, now: u32) -> Cookie {
+        Cookie::new(keys, KEY.packed(), 0xffff_fff0, OFFER, now)
+    }
+
+    fn judge_it(keys: &CookieKeys, key: FlowKey, isn: u32, number: u32) -> Standing {
+        judge(keys, key.packed(), isn, number)
+    }
+
+    #[test]
+    fn a_number_is_right_for_its_tuple_its_syn_and_its_offer() {
+        let number = cookie(&KEYS, 0).number;
+        let judged = |key, isn, number| judge_it(&KEYS, key, isn, number);
+        assert!(matches!(
+            judged(KEY, 0xffff_fff0, number),
+            Standing::Right { .. }
+        ));
+        assert_eq!(Offer::from_bits(number as u8), OFFER);
+        let others = [
+            FlowKey {
+                client: Be32::new(1),
+                ..KEY
+            },
+            FlowKey {
+                vip: Be32::new(1),
+                ..KEY
+            },
+            FlowKey {
+                client_port: Be16::new(1),
+                ..KEY
+            },
+            FlowKey {
+                vip_port: Be16::new(1),
+                ..KEY
+            },
+            FlowKey { network: 1, ..KEY },
+        ];
+        for other in others {
+            assert_eq!(
+                judged(other, 0xffff_fff0, number),
+                Standing::Wrong,
+                "{other:?}"
+            );
+        }
+        for bit in 0..8 {
+            let forged = number ^ 1 << bit;
+            assert_eq!(
+                judged(KEY, 0xffff_fff0, forged),
+                Standing::Wrong,
+                "offer {bit}"
+            );
+        }
+        for bit in 8..20 {
+            let forged = number ^ 1 << bit;
+            assert_eq!(
+                judged(KEY, 0xffff_fff0, forged),
+                Standing::Later,
+                "number {bit}"
+            );
+        }
+        for bit in 20..32 {
+            let forged = number ^ 1 << bit;
+            assert_eq!(
+                judged(KEY, 0xffff_fff0, forged),
+                Standing::Wrong,
+                "tuple {bit}"
+            );
+        }
+    }
+
+    /// The second segment of a hello is none that a reset is for, and none that is taken for the first one.
+    #[test]
+    fn a_later_segment_is_known_as_such() {
+        let number = cookie(&KEYS, 0).number;
+        let later = |bytes| judge_it(&KEYS, KEY, 0xffff_fff0_u32.wrapping_add(bytes), number);
+        let right = (1..3000).filter(|bytes| later(*bytes) != Standing::Later);
+        // One in 4096 looks like a first one.
+        assert!(right.count() < 6);
+    }
+
+    #[test]
+    fn a_number_is_right_for_two_epochs() {
+        let number = cookie(&KEYS, 0).number;
+        let mut keys = KEYS;
+        keys.turn(CookieKey { low: 5, high: 6 });
+        assert_eq!(keys.epoch, 9);
+        assert!(matches!(
+            judge_it(&keys, KEY, 0xffff_fff0, number),
+            Standing::Right { .. }
+        ));
+        let next = cookie(&keys, 0).number;
+        assert_ne!(next, number);
+        keys.turn(CookieKey { low: 7, high: 8 });
+        assert_eq!(judge_it(&keys, KEY, 0xffff_fff0, number), Standing::Wrong);
+        assert!(matches!(
+            judge_it(&keys, KEY, 0xffff_fff0, next),
+            Standing::Right { .. }
+        ));
+    }
+
+    #[test]
+    fn a_clock_goes_on_and_an_echo_grows_old() {
+        let Cookie { number, time } = cookie(&KEYS, 1000);
+        let Standing::Right { clock } = judge_it(&KEYS, KEY, 0xffff_fff0, number) else {
+            panic!("not right");
+        };
+        assert_eq!(clock.wrapping_add(1000), time);
+        assert_eq!(cookie(&KEYS, 1007).time, time.wrapping_add(7));
+        assert!(is_echo(clock, time, 1000) && is_echo(clock, time, 1000 + MAX_AGE));
+        assert!(!is_echo(clock, time, 1001 + MAX_AGE));
+        assert!(!is_echo(clock, time.wrapping_add(1), 1000), "of the future");
+        let other = KeyedClock::of(FlowKey {
+            client_port: Be16::new(7),
+            ..KEY
+        });
+        assert_ne!(other.0, clock);
+    }
+
+    struct KeyedClock(u32);
+
+    impl KeyedClock {
+        fn of(key: FlowKey) -> Self {
+            Self(Cookie::new(&KEYS, key.packed(), 0, OFFER, 0).time)
+        }
+    }
+}

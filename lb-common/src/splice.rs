@@ -8,23 +8,13 @@ use crate::{
     addr::{Be16, Be32},
     maps::splice::Numbers,
     wire::{
-        N16, N32, Packet,
+        N32, Packet,
         checksum::Delta,
-        header::{ACK, Ethernet, Ipv4, Mss, SYN, SackBlock, Tcp, TcpOption, Timestamps},
+        header::{ACK, Mss, SYN, SackBlock, Tcp, TcpOption, Timestamps},
+        tcp_options::{OptionList, PLACES, SACK_BLOCKS as SACK, SIZE, TIMES},
     },
 };
 
-/// Option kinds: the end of the list, one byte of padding, the segment size, selective acknowledgments,
-/// timestamps.
-const END: u8 = 0;
-const PADDING: u8 = 1;
-const SIZE: u8 = 2;
-const SACK: u8 = 5;
-const TIMES: u8 = 8;
-/// Most bytes of options: fifteen words less the header's five.
-const MAX_OPTIONS: usize = 40;
-/// A mask of the places of options.
-const PLACES: usize = 63;
 /// Most blocks that there is room for.
 const MAX_BLOCKS: usize = 4;
 /// No window is shifted further (RFC 7323 section 2.3); a mask of the shift, so that none overflows.
@@ -154,6 +144,31 @@ pub fn opening<P: Packet>(packet: &P) -> Option<Opening> {
     Some(Opening { time, mss })
 }
 
+/// The timestamps of a segment. Host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentTimes {
+    /// Its sender's clock.
+    pub value: u32,
+    /// The clock of the other end, as it was seen last.
+    pub echo: u32,
+}
+
+/// The timestamps of a segment that has been parsed, if it has some; none if its list of options is broken.
+#[inline(always)]
+pub fn times<P: Packet>(packet: &P) -> Option<SegmentTimes> {
+    let list = OptionList::of(packet)?;
+    let (mut has_times, mut value, mut echo) = (false, 0, 0);
+    list.walk(packet, |at, option| {
+        if option.kind.get() == TIMES {
+            let times: &Timestamps = packet.header(list.tcp + size_of::<Tcp>() + at)?;
+            (has_times, value, echo) = (true, times.value.get().get(), times.echo.get().get());
+        }
+        Some(faults(option))
+    })?;
+    list.is_inside(packet)?;
+    has_times.then_some(SegmentTimes { value, echo })
+}
+
 /// What is added to the numbers of a segment; all of it wraps. What stays gets a zero, and not a branch,
 /// of which the verifier would walk both ends.
 struct NumberDeltas {
@@ -242,32 +257,7 @@ fn faults(option: &TcpOption) -> usize {
     }
 }
 
-/// The list of a segment's options.
-struct OptionList {
-    /// Where the TCP header begins, in the frame.
-    tcp: usize,
-    /// Where it ends with the list. The list's own length is never computed: the verifier would take
-    /// that for a number that can be negative.
-    end: usize,
-}
-
 impl OptionList {
-    #[inline(always)]
-    fn of<P: Packet>(packet: &P) -> Option<Self> {
-        let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
-        let tcp = size_of::<Ethernet>() + ip.header_bytes();
-        let header: &Tcp = packet.header(tcp)?;
-        let end = usize::from(header.data_offset.get() >> 4) * 4;
-        (end >= size_of::<Tcp>()).then_some(Self { tcp, end })
-    }
-
-    /// Whether the frame has all of the list. To be checked after all else: the compiler would take it for
-    /// the checks that the verifier wants to see.
-    #[inline(always)]
-    fn is_inside<P: Packet>(&self, packet: &P) -> Option<()> {
-        (self.tcp + self.end <= packet.len()).then_some(())
-    }
-
     /// Whether there are no options, or only those of nearly every segment, where these always stand.
     #[inline(always)]
     fn is_plain<P: Packet>(&self, packet: &P) -> Option<bool> {
@@ -307,48 +297,6 @@ impl OptionList {
             delta = self.translate_block(packet, at, add, delta)?;
         }
         Some(delta)
-    }
-
-    /// Hands each option with a length on, and where it stands; `then` returns whether it is faulty: not
-    /// zero. `None` if one is, or the list is broken; options behind a length that lies may be handed on
-    /// before.
-    ///
-    /// From one option to the next, and not from place to place as in [`crate::mss::clamp`]: with several
-    /// options to write, the verifier would walk each place once for each way that leads to it. Of `at` it
-    /// knows the mask alone. For this faults are gathered, and what they are is not compared before the end.
-    #[inline(always)]
-    fn walk<P: Packet>(
-        &self,
-        packet: &P,
-        mut then: impl FnMut(usize, &TcpOption) -> Option<usize>,
-    ) -> Option<()> {
-        let (mut at, mut faulty) = (0, 0);
-        for _ in 0..MAX_OPTIONS {
-            if size_of::<Tcp>() + at >= self.end {
-                break;
-            }
-            // With the byte before it, because the verifier learns nothing from the check of a single
-            // one.
-            let pair: &N16 = packet.header(self.tcp + size_of::<Tcp>() - 1 + at)?;
-            let [_, kind] = pair.get().raw().to_ne_bytes();
-            let length = match kind {
-                END => return (faulty == 0).then_some(()),
-                PADDING => 1,
-                _ => {
-                    let option: &TcpOption = packet.header(self.tcp + size_of::<Tcp>() + at)?;
-                    faulty |= then(at, option)?;
-                    // Read again: what has been compared with it is not known of it then.
-                    let length = usize::from(option.length.get());
-                    if length < size_of::<TcpOption>() {
-                        return None;
-                    }
-                    length
-                }
-            };
-            faulty |= (at + length) & !PLACES;
-            at = (at + length) & PLACES;
-        }
-        (size_of::<Tcp>() + at == self.end && faulty == 0).then_some(())
     }
 
     /// Changes the numbers in the option at the place `at`, which is whole.
@@ -407,6 +355,7 @@ impl OptionList {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::tcp_options::{END, PADDING};
     use crate::wire::{
         Slice,
         checksum::{fold, full, pseudo_header},

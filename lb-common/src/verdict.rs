@@ -15,6 +15,8 @@ pub enum Verdict {
     Delivered,
     /// Redirected out of the port it came from, which `lb status` counts among the transmitted ones.
     Returned,
+    /// Ended here, and as it should: its bytes are kept, or it has none and says nothing new.
+    Consumed,
     /// Dropped, for one reason.
     Dropped(DropReason),
 }
@@ -32,6 +34,7 @@ pub const UNREPORTED: u32 = 5;
 pub const MTU_RAISED: u32 = 6;
 const FIRST_DROP: u32 = 8;
 const FIRST_REFUSAL: u32 = 64;
+const CONSUMED: u32 = SLOTS - 1;
 
 impl Verdict {
     /// The counter slot of this verdict, below [`SLOTS`].
@@ -43,6 +46,7 @@ impl Verdict {
             Self::Forwarded => 2,
             Self::Delivered => 3,
             Self::Returned => 7,
+            Self::Consumed => CONSUMED,
             Self::Dropped(reason) => FIRST_DROP + reason as u32,
         }
     }
@@ -226,6 +230,12 @@ drop_reasons! {
         "`lb backends --wide` shows which backend refuses connections: is its port open, and does a firewall of the node reject it?";
     BackendsFull = 41, "backends_full", "All backends of the pool that were looked at have `max_connections`.",
         "More backends, or a higher `max_connections` of the pool. Clients that keep idle connections open have a share in it: `lb flows --pool POOL`.";
+    HelloUnordered = 42, "hello_unordered", "A later segment of a connection to a shared VIP, whose first one has not come or was not kept; TCP retransmits both.",
+        "Nothing, if there are few.";
+    HellosFull = 43, "hellos_full", "A ClientHello that the process could not be given, because it is behind; TCP retransmits it.",
+        "If there are many, more CPUs, or fewer clients: the process is overloaded.";
+    NoProcess = 44, "no_process", "A ClientHello to a shared VIP while no process takes any.",
+        "Start the control plane: `lb run`, or `systemctl start lb`.";
 }
 
 #[cfg(test)]
@@ -248,6 +258,7 @@ mod tests {
                     Verdict::Forwarded,
                     Verdict::Delivered,
                     Verdict::Returned,
+                    Verdict::Consumed,
                 ]
                 .map(Verdict::slot),
             )

@@ -53,6 +53,7 @@ pub(crate) fn finish(ctx: &XdpContext, hook: Hook, network: u16, verdict: Verdic
         Verdict::Passed => xdp_action::XDP_PASS,
         Verdict::Transmitted => xdp_action::XDP_TX,
         Verdict::Forwarded | Verdict::Delivered | Verdict::Returned => xdp_action::XDP_REDIRECT,
+        Verdict::Consumed => xdp_action::XDP_DROP,
         Verdict::Dropped(reason) => {
             debug!(
                 ctx,

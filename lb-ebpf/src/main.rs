@@ -30,6 +30,7 @@ mod maps;
 mod new_flow;
 mod pipeline;
 mod reject;
+mod shared_vip;
 mod stopped;
 mod subprogram;
 

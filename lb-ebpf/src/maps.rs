@@ -16,13 +16,16 @@ use lb_common::{
         backend::Backend,
         backend_answers::BackendAnswers,
         cell_peer::PeerKey,
+        cell_socket::{CellSocket, MAX_CELL_SOCKETS},
+        cookies::CookieKeys,
         counts::{self, Record},
         door::{DOOR_LINES, DoorLine},
         drop_sample::{self, Sample},
         event::{BUFFER_BYTES, FlowEvent},
-        flow::Flow,
+        flow::{Flow, FlowKey},
         flow_line::{self, FlowLine, LineKey},
         fragment::{self, Datagram},
+        hello::{HELLO_BUFFER_BYTES, HELLO_SLOTS as HELLO_SLOT_COUNT, HelloHead, HelloSlot},
         network::{Address, AddressKey, Network, NetworkKey},
         pending::Pending,
         quota::{self, Quota},
@@ -197,6 +200,26 @@ pub(crate) static RINGS: ArrayOfMaps<
 > = ArrayOfMaps::new();
 #[btf_map]
 pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = RingBuf::new();
+/// The keys of SYN cookies, at `cookies::COOKIE_KEYS`.
+#[btf_map]
+pub(crate) static COOKIES: Array<CookieKeys, 1, { BPF_F_MMAPABLE as usize }> = Array::new();
+/// What clients of shared VIPs may send in a segment, by service id.
+#[btf_map]
+pub(crate) static VIP_MSS: Array<u64, { 1 + MAX_SERVICES as usize }, { BPF_F_MMAPABLE as usize }> =
+    Array::new();
+/// First segments of hellos, by a hash of their tuples.
+#[btf_map]
+pub(crate) static HELLO_SLOTS: Array<HelloSlot, { HELLO_SLOT_COUNT as usize }> = Array::new();
+/// A record is a `HelloHead`, and the bytes of the hello.
+#[btf_map]
+pub(crate) static HELLOS: RingBuf<HelloHead, { HELLO_BUFFER_BYTES as usize }> = RingBuf::new();
+#[btf_map]
+pub(crate) static CELL_SOCKETS: HashMap<
+    FlowKey,
+    CellSocket,
+    { MAX_CELL_SOCKETS as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 /// The latest dropped packets, by `sample::index`. One for all CPUs: for each it would be 1.1 MB more.
 #[btf_map]
 pub(crate) static DROP_SAMPLES: Array<Sample, { drop_sample::ENTRIES as usize }> = Array::new();

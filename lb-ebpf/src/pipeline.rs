@@ -22,7 +22,7 @@ use crate::{
     frame::{ip_options, vlan, xdp::Xdp},
     ip, lookup,
     new_flow::{policy, redispatch},
-    reject, stopped,
+    reject, shared_vip, stopped,
     subprogram::{FoundDoor, Next, Next6, Outcome, Stage6, Step, Step6},
 };
 
@@ -176,6 +176,7 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
         next = Next::from_raw(v4::lb_open(ctx, id));
     }
     let outcome = match next.step() {
+        Step::Shared { service } => Outcome::from_raw(shared_vip::lb_shared(ctx, id, service)),
         Step::Flow { flow_id, leg } => Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg)),
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
@@ -194,7 +195,7 @@ fn settle(conntrack: impl Fn() -> u64) -> Next {
     let is_over = match next.step() {
         Step::Unanswered { flow_id } => redispatch::lb_redispatch(flow_id),
         Step::Refused { flow_id } => redispatch::lb_refused(flow_id),
-        Step::Ended(_) | Step::NewFlow | Step::Flow { .. } => return next,
+        Step::Ended(_) | Step::NewFlow | Step::Shared { .. } | Step::Flow { .. } => return next,
     };
     match is_over {
         0 => Next::from_raw(conntrack()),
@@ -237,7 +238,7 @@ fn forward6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> Result<Verdict
         }
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
-        Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
+        Step::NewFlow | Step::Shared { .. } => Outcome::of(Err(DropReason::NoFlow)),
         // Another CPU had it meanwhile.
         Step::Unanswered { .. } | Step::Refused { .. } => Outcome::of(Err(DropReason::FlowRace)),
     };

@@ -7,6 +7,7 @@
 //! here, and nowhere else are numbers packed for a call; `raw` and `from_raw` are its way through it.
 
 mod claim;
+mod cookie;
 mod door;
 mod ipv6;
 mod next;
@@ -16,6 +17,7 @@ use lb_common::verdict::{DropReason, Verdict};
 
 pub(crate) use self::{
     claim::{BackendPort, Claimed, Earlier, SnatRange},
+    cookie::{Judged, SynBits, TimesBits},
     door::FoundDoor,
     ipv6::{Ends6, Next6, Stage6, Step6, Walked},
     next::{Next, RewriteLeg, SpliceLeg, Step},
@@ -28,6 +30,8 @@ pub(crate) struct Outcome(u32);
 
 /// Numbers of verdicts begin here, above those of the reasons.
 pub(crate) const FIRST_VERDICT: u32 = 64;
+
+const CONSUMED: u32 = Verdict::Consumed.slot();
 
 impl Outcome {
     pub(crate) const PASSED: Self = Self::of(Ok(Verdict::Passed));
@@ -60,6 +64,7 @@ impl Outcome {
             2 => Ok(Verdict::Forwarded),
             3 => Ok(Verdict::Delivered),
             7 => Ok(Verdict::Returned),
+            CONSUMED => Ok(Verdict::Consumed),
             _ => Err(reason(self.0)),
         }
     }

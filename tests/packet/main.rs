@@ -18,6 +18,7 @@ mod balance;
 mod blind;
 mod budget;
 mod close;
+mod cookies;
 mod counts;
 mod cut;
 mod door;

@@ -9,13 +9,16 @@ use super::{
     backend::Backend,
     backend_answers::BackendAnswers,
     cell_peer::PeerKey,
+    cell_socket::{CellSocket, MAX_CELL_SOCKETS},
+    cookies::{COOKIE_KEYS, CookieKeys},
     counts,
     door::{DOOR_LINES, DoorLine},
     drop_sample::{self, Sample},
     event::{BUFFER_BYTES, FlowEvent},
-    flow::Flow,
+    flow::{Flow, FlowKey},
     flow_line::{FlowLine, LineKey},
     fragment::{self, Datagram},
+    hello::{HELLO_BUFFER_BYTES, HELLO_SLOTS, HelloHead, HelloSlot},
     network::{Address, AddressKey, Network, NetworkKey},
     pending::Pending,
     quota::{self, Quota},
@@ -100,7 +103,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 45] = [
+pub const MAPS: [MapDeclaration; 50] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -276,6 +279,24 @@ pub const MAPS: [MapDeclaration; 45] = [
             "flows that began or ended, for the flow log (88 bytes from an older data plane)",
         )
         .used(XDP, USER),
+    array::<CookieKeys>("COOKIES", Fixed(1 + COOKIE_KEYS))
+        .mapped()
+        .holds("0", "epoch and keys of SYN cookies; when a process has said last that it takes hellos")
+        .used(USER, XDP),
+    array::<u64>("VIP_MSS", Limited("1 + `services`"))
+        .mapped()
+        .holds("service id", "most bytes in a segment from a client, as a SYN-ACK by a cookie has it; 0: what the network carries")
+        .used(USER, XDP),
+    array::<HelloSlot>("HELLO_SLOTS", Fixed(HELLO_SLOTS))
+        .holds("hash of a tuple", "the first segment of a hello that has another one")
+        .used(XDP, XDP),
+    ring_buffer::<HelloHead>("HELLOS", HELLO_BUFFER_BYTES)
+        .holds("-", "hellos to shared VIPs, with their bytes")
+        .used(XDP, USER),
+    hash::<FlowKey, CellSocket>("CELL_SOCKETS", Fixed(MAX_CELL_SOCKETS))
+        .as_used()
+        .holds("tuple of a client of a shared VIP", "a socket of the cell has its connection: number of its SYN, last packet")
+        .used("user; the time, both", XDP),
     array::<Sample>("DROP_SAMPLES", Fixed(drop_sample::ENTRIES))
         .holds(
             "network and drop reason",

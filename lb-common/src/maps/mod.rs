@@ -7,6 +7,7 @@ pub mod addr6;
 pub mod backend;
 pub mod backend_answers;
 pub mod cell_peer;
+pub mod cell_socket;
 pub mod cookies;
 pub mod counts;
 #[cfg(feature = "user")]
@@ -18,6 +19,7 @@ pub mod flow;
 pub mod flow_line;
 pub mod fragment;
 pub mod half_open;
+pub mod hello;
 pub mod network;
 pub mod pending;
 pub mod quota;

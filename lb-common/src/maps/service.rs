@@ -57,6 +57,12 @@ impl Service {
         self.flags & SERVICE_CELL != 0
     }
 
+    /// Whether its SYNs are answered by cookies.
+    #[inline(always)]
+    pub const fn has_cookies(&self) -> bool {
+        self.flags & SERVICE_COOKIES != 0
+    }
+
     /// Whether its flows go by more of the table of its pool than the ids: its count of turns, or its shares.
     #[inline(always)]
     pub const fn goes_by_load(&self) -> bool {
@@ -98,6 +104,9 @@ pub const SERVICE_ROUND_ROBIN: u32 = 4;
 pub const SERVICE_LEAST_CONNECTIONS: u32 = 8;
 /// All flows of a client go to the same backend of its pool.
 pub const SERVICE_SOURCE: u32 = 16;
+/// With [`SERVICE_CELL`]: the data plane answers its SYNs by cookies, and a connection ends in the cell from its first
+/// bytes on.
+pub const SERVICE_COOKIES: u32 = 32;
 /// The flags end, and the timeout begins.
 const TIMEOUT_SHIFT: u32 = 8;
 

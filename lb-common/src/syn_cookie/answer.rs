@@ -8,7 +8,7 @@ use crate::{
     maps::flow::FlowKey,
     reject::v4::{ReplyAddresses, write_ip},
     wire::{
-        Ipv4Frame, L4, N32, Packet,
+        N32, Packet,
         checksum::Sum,
         header::{ACK, Ethernet, Ipv4, SYN, Tcp},
     },
@@ -77,29 +77,19 @@ impl SynAck {
         }
     }
 
-    /// Writes it over the SYN of this flow, in a frame of at least [`Self::frame_bytes`]. The checksum stays open, for the
-    /// kernel to compute, where `is_open`.
+    /// Writes it over the SYN of this flow, which has come over IPv4 without IP options, in a frame of at least
+    /// [`Self::frame_bytes`]. The checksum stays open, for the kernel to compute, where `is_open`.
     #[inline(always)]
-    pub fn write<P: Packet>(
-        &self,
-        packet: &P,
-        frame: &Ipv4Frame<'_>,
-        key: &FlowKey,
-        is_open: bool,
-    ) -> Option<()> {
-        let client = frame.ethernet.source.get();
-        let us = frame.ethernet.destination.get();
-        frame.ethernet.destination.set(client);
-        frame.ethernet.source.set(us);
+    pub fn write<P: Packet>(&self, packet: &P, key: &FlowKey, is_open: bool) -> Option<()> {
+        let ethernet: &Ethernet = packet.header(0)?;
+        let (us, client) = (ethernet.destination.get(), ethernet.source.get());
+        ethernet.destination.set(client);
+        ethernet.source.set(us);
         let bytes = TCP_BYTES + self.option_bytes();
         let ends = ReplyAddresses {
             from: key.vip,
             to: key.client,
         };
-        let L4::Tcp(syn) = frame.l4 else {
-            return None;
-        };
-        let next = Be32::new(syn.sequence.get().get().wrapping_add(1));
         write_ip(
             packet.header(size_of::<Ethernet>())?,
             ends,
@@ -107,6 +97,7 @@ impl SynAck {
             IpProto::Tcp as u8,
         );
         let tcp: &Tcp = packet.header(HEADERS - size_of::<Tcp>())?;
+        let next = Be32::new(tcp.sequence.get().get().wrapping_add(1));
         let (sequence, acknowledgment) = (Be32::new(self.cookie.number), next);
         let offset = ((bytes / 4) as u8) << 4;
         let window = Be16::new(self.window());
@@ -184,7 +175,7 @@ impl SynAck {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::offer::{self, Offer},
+        super::offer::{self, SynOffer},
         *,
     };
     use crate::wire::{
@@ -226,7 +217,7 @@ mod tests {
             mss: 1400,
         };
         let key = FlowKey::of_request(&frame, 1);
-        answer.write(&packet, &frame, &key, is_open).unwrap();
+        answer.write(&packet, &key, is_open).unwrap();
         let length = answer.frame_bytes();
         assert!(
             length <= bytes.len() - data.len(),
@@ -290,7 +281,7 @@ mod tests {
             assert_eq!(read.time.map(Be32::get), has(3).then_some(0x0506_0708));
             assert_eq!(answer.options.offer.has_sack, has(2));
         }
-        assert_eq!(Offer::class(1400, 1400), 7);
+        assert_eq!(SynOffer::class(1400, 1400), 7);
     }
 
     #[test]

@@ -2,18 +2,24 @@
 //! a key can make; so nothing is remembered of a client until it has shown that it receives what is sent to it
 //! (Bernstein, "SYN cookies"; RFC 4987 section 3.6).
 //!
-//! The number, from its highest bit on: 12 bits of a MAC of the tuple and the [`Offer`], 12 bits of one of these and of
+//! The number, from its highest bit on: 12 bits of a MAC of the tuple and the [`SynOffer`], 12 bits of one of these and of
 //! the client's number, and the 8 bits of the offer. A segment that acknowledges a number with both parts right is the
 //! first one of its connection. One with the first part right may be another one of a connection that was answered so,
 //! and gets no reset.
 //!
 //! A key is that of an epoch; the one before stays good, so a number is for at least as long as an epoch takes.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "parts of hashes and numbers are meant, and sizes of headers are small"
+)]
+
 pub mod answer;
 pub mod offer;
+pub mod payload;
 mod siphash;
 
-use self::{offer::Offer, siphash::SipHash};
+use self::{offer::SynOffer, siphash::SipHash};
 use crate::maps::{
     cookies::{CookieKey, CookieKeys},
     flow::{PackedKey, TIME_SHIFT},
@@ -85,7 +91,7 @@ impl Cookie {
         keys: &CookieKeys,
         tuple: PackedKey,
         isn: u32,
-        offer: Offer,
+        offer: SynOffer,
         now: u32,
     ) -> Self {
         let macs = Macs::new(keys.key(keys.epoch), tuple, offer.bits());
@@ -105,7 +111,7 @@ const fn clock(of_tuple: u64) -> u32 {
 
 /// What a number is that a segment acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum CookieStanding {
     /// None that was given to this tuple lately.
     Wrong,
     /// One of this tuple, but the segment's own number is not the first one behind the SYN: it may be a later segment
@@ -121,24 +127,24 @@ pub enum Standing {
 /// Judges the number that a segment of this tuple acknowledges, less one. `isn` is that of a SYN that would stand right
 /// before the segment.
 #[inline(always)]
-pub const fn judge(keys: &CookieKeys, tuple: PackedKey, isn: u32, number: u32) -> Standing {
+pub const fn judge(keys: &CookieKeys, tuple: PackedKey, isn: u32, number: u32) -> CookieStanding {
     let epoch = keys.epoch;
     match judge_with(keys.key(epoch), tuple, isn, number) {
-        Standing::Wrong => judge_with(keys.key(epoch.wrapping_sub(1)), tuple, isn, number),
+        CookieStanding::Wrong => judge_with(keys.key(epoch.wrapping_sub(1)), tuple, isn, number),
         standing => standing,
     }
 }
 
 #[inline(always)]
-const fn judge_with(key: CookieKey, tuple: PackedKey, isn: u32, number: u32) -> Standing {
+const fn judge_with(key: CookieKey, tuple: PackedKey, isn: u32, number: u32) -> CookieStanding {
     let macs = Macs::new(key, tuple, number as u8);
     let of_tuple = macs.of_tuple();
     if (of_tuple as u32 ^ number >> OF_TUPLE_SHIFT) & PART != 0 {
-        Standing::Wrong
+        CookieStanding::Wrong
     } else if macs.of_number(isn) != number >> OF_NUMBER_SHIFT & PART {
-        Standing::Later
+        CookieStanding::Later
     } else {
-        Standing::Right {
+        CookieStanding::Right {
             clock: clock(of_tuple),
         }
     }
@@ -171,7 +177,7 @@ mod tests {
         network: 3,
         protocol: 6,
     };
-    const OFFER: Offer = Offer {
+    const OFFER: SynOffer = SynOffer {
         mss_class: 7,
         has_sack: true,
         scale: Some(7),
@@ -181,7 +187,7 @@ mod tests {
         Cookie::new(keys, KEY.packed(), 0xffff_fff0, OFFER, now)
     }
 
-    fn judge_it(keys: &CookieKeys, key: FlowKey, isn: u32, number: u32) -> Standing {
+    fn judge_it(keys: &CookieKeys, key: FlowKey, isn: u32, number: u32) -> CookieStanding {
         judge(keys, key.packed(), isn, number)
     }
 
@@ -191,9 +197,9 @@ mod tests {
         let judged = |key, isn, number| judge_it(&KEYS, key, isn, number);
         assert!(matches!(
             judged(KEY, 0xffff_fff0, number),
-            Standing::Right { .. }
+            CookieStanding::Right { .. }
         ));
-        assert_eq!(Offer::from_bits(number as u8), OFFER);
+        assert_eq!(SynOffer::from_bits(number as u8), OFFER);
         let others = [
             FlowKey {
                 client: Be32::new(1),
@@ -216,7 +222,7 @@ mod tests {
         for other in others {
             assert_eq!(
                 judged(other, 0xffff_fff0, number),
-                Standing::Wrong,
+                CookieStanding::Wrong,
                 "{other:?}"
             );
         }
@@ -224,7 +230,7 @@ mod tests {
             let forged = number ^ 1 << bit;
             assert_eq!(
                 judged(KEY, 0xffff_fff0, forged),
-                Standing::Wrong,
+                CookieStanding::Wrong,
                 "offer {bit}"
             );
         }
@@ -232,7 +238,7 @@ mod tests {
             let forged = number ^ 1 << bit;
             assert_eq!(
                 judged(KEY, 0xffff_fff0, forged),
-                Standing::Later,
+                CookieStanding::Later,
                 "number {bit}"
             );
         }
@@ -240,7 +246,7 @@ mod tests {
             let forged = number ^ 1 << bit;
             assert_eq!(
                 judged(KEY, 0xffff_fff0, forged),
-                Standing::Wrong,
+                CookieStanding::Wrong,
                 "tuple {bit}"
             );
         }
@@ -251,7 +257,7 @@ mod tests {
     fn a_later_segment_is_known_as_such() {
         let number = cookie(&KEYS, 0).number;
         let later = |bytes| judge_it(&KEYS, KEY, 0xffff_fff0_u32.wrapping_add(bytes), number);
-        let right = (1..3000).filter(|bytes| later(*bytes) != Standing::Later);
+        let right = (1..3000).filter(|bytes| later(*bytes) != CookieStanding::Later);
         // One in 4096 looks like a first one.
         assert!(right.count() < 6);
     }
@@ -264,22 +270,25 @@ mod tests {
         assert_eq!(keys.epoch, 9);
         assert!(matches!(
             judge_it(&keys, KEY, 0xffff_fff0, number),
-            Standing::Right { .. }
+            CookieStanding::Right { .. }
         ));
         let next = cookie(&keys, 0).number;
         assert_ne!(next, number);
         keys.turn(CookieKey { low: 7, high: 8 });
-        assert_eq!(judge_it(&keys, KEY, 0xffff_fff0, number), Standing::Wrong);
+        assert_eq!(
+            judge_it(&keys, KEY, 0xffff_fff0, number),
+            CookieStanding::Wrong
+        );
         assert!(matches!(
             judge_it(&keys, KEY, 0xffff_fff0, next),
-            Standing::Right { .. }
+            CookieStanding::Right { .. }
         ));
     }
 
     #[test]
     fn a_clock_goes_on_and_an_echo_grows_old() {
         let Cookie { number, time } = cookie(&KEYS, 1000);
-        let Standing::Right { clock } = judge_it(&KEYS, KEY, 0xffff_fff0, number) else {
+        let CookieStanding::Right { clock } = judge_it(&KEYS, KEY, 0xffff_fff0, number) else {
             panic!("not right");
         };
         assert_eq!(clock.wrapping_add(1000), time);

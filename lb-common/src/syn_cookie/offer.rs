@@ -3,15 +3,16 @@
 use crate::{
     addr::Be32,
     wire::{
-        N8, N16, N32, Packet,
-        header::{Ethernet, Ipv4, Tcp, TcpOption},
+        Packet,
+        header::{Mss, Tcp, TcpOption, Timestamps, WindowScale},
+        tcp_options::{OptionList, SACK_PERMITTED, SCALE, SIZE, TIMES},
     },
 };
 
 /// What the client of a cookie has offered. Whether it has timestamps stands in each of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// Index of the largest segment size that it takes: see [`Offer::mss`]; 0 to 7.
+pub struct SynOffer {
+    /// Index of the largest segment size that it takes: see [`SynOffer::mss`]; 0 to 7.
     pub mss_class: u8,
     /// Whether it understands selective acknowledgments (RFC 2018).
     pub has_sack: bool,
@@ -35,7 +36,7 @@ const NO_SCALE: u8 = 15;
 const HAS_SACK: u8 = 1 << 4;
 const CLASS_SHIFT: u32 = 5;
 
-impl Offer {
+impl SynOffer {
     /// The class of a client that takes segments of `mss` bytes, on a network that carries `most`.
     #[inline(always)]
     pub const fn class(mss: u16, most: u16) -> u8 {
@@ -95,75 +96,54 @@ impl Offer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynOptions {
     /// What a cookie has of them.
-    pub offer: Offer,
+    pub offer: SynOffer,
     /// Whether the client has announced its segment size.
     pub has_mss: bool,
     /// The client's clock, if it has timestamps.
     pub time: Option<Be32>,
 }
 
-/// Kinds of options (RFC 9293 section 3.1, RFC 7323, RFC 2018).
-const END: u8 = 0;
-const PADDING: u8 = 1;
-const MAXIMUM: u8 = 2;
-const SCALE: u8 = 3;
-const SACK: u8 = 4;
-const TIMESTAMPS: u8 = 8;
-/// Most bytes of options: fifteen words less the header's five.
-const MAX_OPTIONS: usize = 40;
-/// A mask of the places of options.
-const PLACES: usize = 63;
-
-/// Reads the options of a SYN over IPv4 without IP options, on a network that carries segments of `most` bytes. Of a list
-/// that breaks off counts what came before, as for the kernel; of two of a kind the last one.
+/// The options of a SYN that has been parsed, on a network that carries segments of `most` bytes: of two of a kind the
+/// last one. `None` if the list is broken.
 #[inline(always)]
 pub fn read<P: Packet>(packet: &P, most: u16) -> Option<SynOptions> {
-    const FIRST: usize = size_of::<Ethernet>() + size_of::<Ipv4>() + size_of::<Tcp>();
-    let tcp: &Tcp = packet.header(FIRST - size_of::<Tcp>())?;
-    let bytes = (usize::from(tcp.data_offset.get() >> 4) * 4).checked_sub(size_of::<Tcp>())?;
-    let (mut mss, mut sack, mut scale, mut time) = (0, 0, NO_SCALE, 0);
-    let mut stamped = 0_u32;
-    let mut next = 0;
-    // Each place is looked at in turn, as by `mss::clamp_at`: the verifier walks each once.
-    for at in 0..MAX_OPTIONS - 1 {
-        if at + size_of::<TcpOption>() > bytes {
-            break;
-        }
-        let option: &TcpOption = packet.header(FIRST + at)?;
-        if at != next {
-            continue;
-        }
-        let (kind, length) = (option.kind.get(), usize::from(option.length.get()));
-        if kind == PADDING {
-            next = at + 1;
-            continue;
-        }
-        if kind == END || length < 2 || at + length > bytes {
-            break;
-        }
-        let value = FIRST + at + size_of::<TcpOption>();
-        if kind == MAXIMUM && length == 4 {
-            let size: &N16 = packet.header(value)?;
-            mss = size.get().get();
-        } else if kind == SCALE && length == 3 {
-            let shift: &N8 = packet.header(value)?;
-            scale = shift.get().min(MAX_SCALE);
-        } else if kind == SACK && length == 2 {
-            sack = HAS_SACK;
-        } else if kind == TIMESTAMPS && length == 10 {
-            let clock: &N32 = packet.header(value)?;
-            time = clock.get().raw();
-            stamped = 1;
-        }
-        next = (at + length) & PLACES;
-    }
+    let list = OptionList::of(packet)?;
+    // No `Option`: the compiler would move its number without having any, which Linux before 6.3 refuses.
+    let (mut mss, mut sack, mut scale, mut has_time, mut time) = (0, 0, NO_SCALE, false, 0);
+    list.walk(packet, |at, option| {
+        let value = list.tcp + size_of::<Tcp>() + at;
+        let wanted = match option.kind.get() {
+            SIZE => {
+                let size: &Mss = packet.header(value)?;
+                mss = size.value.get().get();
+                size_of::<Mss>()
+            }
+            SCALE => {
+                let scaled: &WindowScale = packet.header(value)?;
+                scale = scaled.shift.get().min(MAX_SCALE);
+                size_of::<WindowScale>()
+            }
+            SACK_PERMITTED => {
+                sack = HAS_SACK;
+                size_of::<TcpOption>()
+            }
+            TIMES => {
+                let times: &Timestamps = packet.header(value)?;
+                (has_time, time) = (true, times.value.get().raw());
+                size_of::<Timestamps>()
+            }
+            _ => return Some(0),
+        };
+        Some(usize::from(option.length.get()) ^ wanted)
+    })?;
+    list.is_inside(packet)?;
     Some(SynOptions {
-        offer: Offer {
-            mss_class: Offer::class(if mss == 0 { DEFAULT_SIZE } else { mss }, most),
-            ..Offer::from_bits(sack | scale)
+        offer: SynOffer {
+            mss_class: SynOffer::class(if mss == 0 { DEFAULT_SIZE } else { mss }, most),
+            ..SynOffer::from_bits(sack | scale)
         },
         has_mss: mss != 0,
-        time: (stamped != 0).then_some(Be32::from_raw(time)),
+        time: has_time.then_some(Be32::from_raw(time)),
     })
 }
 
@@ -175,6 +155,7 @@ mod tests {
     /// The options of a SYN without anything behind its headers.
     fn read_it(options: &[u8]) -> Option<SynOptions> {
         let mut bytes = vec![0; 54];
+        bytes[14] = 0x45;
         bytes[46] = (5 + u8::try_from(options.len() / 4).unwrap()) << 4;
         bytes.extend(options);
         read(&Slice::new(&mut bytes), 1460)
@@ -182,7 +163,7 @@ mod tests {
 
     fn found(mss_class: u8, has_sack: bool, scale: Option<u8>, time: Option<u32>) -> SynOptions {
         SynOptions {
-            offer: Offer {
+            offer: SynOffer {
                 mss_class,
                 has_sack,
                 scale,
@@ -211,22 +192,26 @@ mod tests {
     }
 
     #[test]
-    fn of_a_broken_list_counts_what_came_before() {
-        let some = Some(found(7, false, None, None));
+    fn a_broken_list_is_none() {
         for options in [
             &[2, 4, 5, 0xb4, 3, 0, 7, 0][..],
             &[2, 4, 5, 0xb4, 3, 1, 7, 0],
             &[2, 4, 5, 0xb4, 3, 5, 7, 0],
             &[2, 4, 5, 0xb4, 3, 255, 7, 0],
             &[2, 4, 5, 0xb4, 1, 1, 1, 3],
-            &[2, 4, 5, 0xb4, 0, 3, 3, 7],
             // Of another length than theirs.
             &[2, 4, 5, 0xb4, 3, 4, 7, 0],
             &[2, 4, 5, 0xb4, 4, 3, 0, 1],
             &[2, 4, 5, 0xb4, 8, 6, 1, 2, 3, 4, 1, 1],
         ] {
-            assert_eq!(read_it(options), some, "{options:?}");
+            assert_eq!(read_it(options), None, "{options:?}");
         }
+        let some = Some(found(7, false, None, None));
+        assert_eq!(
+            read_it(&[2, 4, 5, 0xb4, 0, 3, 3, 7]),
+            some,
+            "behind the end"
+        );
         assert_eq!(read_it(&[3, 3, 200, 0]).unwrap().offer.scale, Some(14));
         assert_eq!(read_it(&[3, 3, 15, 0]).unwrap().offer.scale, Some(14));
         assert_eq!(read_it(&[1; 40]), Some(found(0, false, None, None)));
@@ -243,7 +228,7 @@ mod tests {
                     if let Some(rest) = options.get_mut(at..) {
                         rest.fill(kind);
                     }
-                    assert!(read_it(&options).is_some(), "{options:?}");
+                    let _read = read_it(&options);
                 }
             }
         }
@@ -252,7 +237,7 @@ mod tests {
     #[test]
     fn an_offer_fits_in_a_byte() {
         for bits in 0..=u8::MAX {
-            assert_eq!(Offer::from_bits(bits).bits(), bits);
+            assert_eq!(SynOffer::from_bits(bits).bits(), bits);
         }
     }
 
@@ -260,8 +245,8 @@ mod tests {
     fn a_client_never_gets_more_than_it_takes() {
         for most in [1220, 1400, 1460, 8960] {
             for mss in 536..=9000 {
-                let offer = Offer {
-                    mss_class: Offer::class(mss, most),
+                let offer = SynOffer {
+                    mss_class: SynOffer::class(mss, most),
                     has_sack: false,
                     scale: None,
                 };
@@ -273,8 +258,8 @@ mod tests {
                 assert!(given == most || mss < most, "{mss} {most}: {given}");
             }
         }
-        let tiny = Offer {
-            mss_class: Offer::class(100, 1460),
+        let tiny = SynOffer {
+            mss_class: SynOffer::class(100, 1460),
             has_sack: false,
             scale: None,
         };

@@ -193,6 +193,18 @@ header! {
 }
 
 header! {
+    /// The option of a TCP SYN that says how far windows are shifted (RFC 7323 section 2.2).
+    WindowScale [3] {
+        /// 3.
+        kind: N8,
+        /// 3.
+        length: N8,
+        /// To the left, 14 at most.
+        shift: N8,
+    }
+}
+
+header! {
     /// How a TCP option begins that is more than one byte (RFC 9293 section 3.1).
     TcpOption [2] {
         /// The meaning of the rest.

@@ -8,6 +8,7 @@ pub mod header;
 pub mod options;
 mod packet;
 mod parse;
+pub(crate) mod tcp_options;
 mod vlan;
 
 pub use chain::Chain;

@@ -149,6 +149,9 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let key = FlowKey::of_request(&frame, id);
     let key = whole(&key);
     let service = new_flow::admit(ip, key, &network)?;
+    if service.has_cookies() && !network.is_host() {
+        return Ok(Next::shared(service.id));
+    }
     if service.is_of_cell() {
         return to_shared_vip(ctx, &frame, network, key).map(ended);
     }

@@ -136,6 +136,7 @@ const fn may_answer(reason: u32) -> bool {
         | 1 << DropReason::BudgetSpent as u32
         | 1 << DropReason::BackendsFull as u32
         | 1 << DropReason::ReplyMismatch as u32
+        | 1 << DropReason::NoProcess as u32
         | 1 << DropReason::TooBig as u32
         | 1 << DropReason::TtlExpired as u32;
     has(DECLARED | OF_POLICY, reason)

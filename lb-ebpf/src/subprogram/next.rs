@@ -19,6 +19,8 @@ pub(crate) enum Step {
     Ended(Outcome),
     /// The packet belongs to no flow and may open one.
     NewFlow,
+    /// It is to the shared VIP of this service, whose SYNs are answered by cookies.
+    Shared { service: u32 },
     /// It is the SYN of a flow that its backend has not answered, for another one.
     Unanswered { flow_id: u32 },
     /// It is the backend's RST to the SYN of this flow.
@@ -27,9 +29,11 @@ pub(crate) enum Step {
     Flow { flow_id: u32, leg: u32 },
 }
 
-/// Instead of the parameters of a function: see [`Step::Unanswered`] and [`Step::Refused`]. No function has these bits.
+/// Instead of the parameters of a function: see [`Step::Unanswered`], [`Step::Refused`] and [`Step::Shared`], which has
+/// the id of a service in the place of a flow's. No function has these bits.
 const UNANSWERED: u32 = IS_LEG | 1 << 28;
 const REFUSED: u32 = IS_LEG | 1 << 27;
+const SHARED: u32 = IS_LEG | 1 << 26;
 
 /// Set in the parameters of every function that goes on with a packet of a flow, so that none is zero, and no [`Outcome`] is one.
 const IS_LEG: u32 = 1 << 31;
@@ -68,6 +72,12 @@ impl Next {
         Self::flow(flow_id, REFUSED)
     }
 
+    /// See [`Step::Shared`].
+    #[inline(always)]
+    pub(crate) const fn shared(service: u16) -> Self {
+        Self::flow(service as u32, SHARED)
+    }
+
     #[inline(always)]
     const fn flow(flow_id: u32, leg: u32) -> Self {
         Self((leg as u64) << 32 | flow_id as u64)
@@ -92,6 +102,7 @@ impl Next {
             match (self.0 >> 32) as u32 {
                 UNANSWERED => Step::Unanswered { flow_id },
                 REFUSED => Step::Refused { flow_id },
+                SHARED => Step::Shared { service: flow_id },
                 leg => Step::Flow { flow_id, leg },
             }
         } else {

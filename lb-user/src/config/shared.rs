@@ -64,6 +64,9 @@ pub struct Sni {
     pub hello_timeout: Duration,
     /// The most bytes of a hello, 1 KiB to 131396, which are as many as there can be; default 64 KiB.
     pub max_hello: u32,
+    /// When a SYN is answered by a cookie.
+    #[serde(default)]
+    pub syn_cookies: SynCookies,
     /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
     /// of the PROXY protocol, version 2; no other connection may.
     pub proxies: Vec<IpNet>,
@@ -165,6 +168,17 @@ pub enum Ech {
     Count,
     /// It is refused.
     Deny,
+}
+
+/// When a SYN to a service is answered by a cookie, so that nothing is kept of its sender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SynCookies {
+    /// Not by the data plane. The kernel of the cell may do so under a flood.
+    #[default]
+    Never,
+    /// By the data plane, each one.
+    Always,
 }
 
 /// Which backend of a pool gets a request.

@@ -9,7 +9,7 @@ use super::{
     health::OnDead,
     listen::Protocol,
     model::{BelowMinUp, OnStop, ProxyProtocol, Role},
-    shared::{Balance, Ech},
+    shared::{Balance, Ech, SynCookies},
 };
 
 /// Displays values by the word that they are in data.
@@ -32,5 +32,6 @@ words!(
     OnStop,
     Protocol,
     ProxyProtocol,
-    Role
+    Role,
+    SynCookies
 );

@@ -20,13 +20,13 @@ use lb_common::{
         },
         quota,
         rule::Owner,
-        service::{SERVICE_CELL, SERVICE_REJECT, Service, ServiceKey},
+        service::{SERVICE_CELL, SERVICE_COOKIES, SERVICE_REJECT, Service, ServiceKey},
     },
 };
 
 use super::{backend_weights::Layers, built_tables::BuiltTables, rule_sets};
 use crate::{
-    config::{self, Config, Role, TCP_IP_BYTES},
+    config::{self, Config, Role, SynCookies, TCP_IP_BYTES, Target},
     dataplane::attach::Mode,
     model::{
         maglev::MaglevTable,
@@ -417,7 +417,11 @@ impl Desired {
 fn service_flags(service: &config::Service, is_of_cell: bool) -> u32 {
     let reject = if service.reject { SERVICE_REJECT } else { 0 };
     let cell = if is_of_cell { SERVICE_CELL } else { 0 };
-    reject | cell
+    let cookies = match &service.target {
+        Target::Sni(sni) if sni.syn_cookies == SynCookies::Always => SERVICE_COOKIES,
+        _ => 0,
+    };
+    reject | cell | cookies
 }
 
 fn network_flags(network: &config::Network, place: &Attachment, config: &Config) -> u16 {

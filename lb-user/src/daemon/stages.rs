@@ -312,7 +312,14 @@ impl<'a> Found<'a> {
             access: access_log(&config),
             shares: Shares::default(),
         };
-        let front = threads::front(&config, pins, &live, &accounts, start.listeners.clone())?;
+        let front = threads::front(
+            &config,
+            &ids,
+            pins,
+            &live,
+            &accounts,
+            start.listeners.clone(),
+        )?;
         systemd::is_alive();
         let policy = Policy::new(&config, &ids);
         let maps = live.beside(&pins.maps())?;

@@ -23,7 +23,7 @@ use crate::{
         cell,
         neighbour::{self, Inquiry, MAX_INQUIRIES, NeighbourChange, Side},
     },
-    proxy::{Acceptors, Accounts, Listeners, PortLeases, Tables},
+    proxy::{Acceptors, Accounts, Listeners, NetworkSide, PortLeases, Tables},
 };
 
 /// Starts a thread for each network that keeps its next hops.
@@ -61,6 +61,7 @@ pub(super) fn resolve(
 /// Starts the threads of each network that serve its shared VIPs.
 pub(super) fn front(
     config: &Config,
+    ids: &Ids,
     pins: &Pins,
     live: &Live,
     accounts: &Accounts,
@@ -78,9 +79,11 @@ pub(super) fn front(
             }
             None => None,
         };
-        sides.insert(network.name.clone(), (side, leases));
+        let id = ids.get(Kind::Network, &network.name).unwrap_or_default();
+        let id = u16::try_from(id)?;
+        sides.insert(network.name.clone(), NetworkSide { id, side, leases });
     }
-    Acceptors::start(sides, accounts, listeners)
+    Acceptors::start(sides, accounts, listeners, &pins.maps())
 }
 
 /// Starts a thread for each network that checks its backends.

@@ -326,7 +326,7 @@ pub fn sizes(limits: &Limits) -> Vec<(&'static str, u32)> {
 }
 
 /// Those of maps that have names of the configuration.
-fn names_sizes(limits: &Limits) -> [(&'static str, u32); 10] {
+fn names_sizes(limits: &Limits) -> [(&'static str, u32); 11] {
     [
         ("REGISTRY", names(limits)),
         ("SERVICES", limits.services),
@@ -334,6 +334,7 @@ fn names_sizes(limits: &Limits) -> [(&'static str, u32); 10] {
         ("LOCAL_PEERS", limits.backends.saturating_mul(2)),
         ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
+        ("VIP_MSS", limits.services.saturating_add(1)),
         ("BACKENDS", limits.backends.saturating_add(1)),
         ("BACKEND_ANSWERS", limits.backends.saturating_add(1)),
         ("BACKEND_FLOWS", limits.backends.saturating_add(1)),

@@ -383,6 +383,7 @@ fn add_verdicts(network: &str, hook: Hook, counters: &Counters, snapshot: &mut M
         ("transmitted", transmitted),
         ("forwarded", count(Verdict::Forwarded)),
         ("delivered", count(Verdict::Delivered)),
+        ("consumed", count(Verdict::Consumed)),
         ("dropped", dropped),
         ("refused", refused),
     ];

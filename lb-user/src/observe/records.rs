@@ -149,6 +149,8 @@ pub struct Verdicts {
     pub forwarded: u64,
     /// Redirected into a cell.
     pub delivered: u64,
+    /// Ended here, as it should: a ClientHello behind a SYN cookie, whose bytes the process got, or the ACK before it.
+    pub consumed: u64,
     /// Dropped.
     pub dropped: u64,
     /// Answered with a refusal.

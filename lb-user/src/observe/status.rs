@@ -145,6 +145,7 @@ impl Observer {
             sum.transmitted += count(Verdict::Transmitted) + count(Verdict::Returned);
             sum.forwarded += count(Verdict::Forwarded);
             sum.delivered += count(Verdict::Delivered);
+            sum.consumed += count(Verdict::Consumed);
             for &reason in DropReason::ALL {
                 sum.dropped += count(Verdict::Dropped(reason));
                 sum.refused += counter(&counters, refusal_slot(reason as u32, true));
@@ -154,6 +155,7 @@ impl Observer {
             + sum.transmitted
             + sum.forwarded
             + sum.delivered
+            + sum.consumed
             + sum.dropped
             + sum.refused;
         Ok(sum)

@@ -9,6 +9,7 @@ use std::{
     net::{SocketAddr, SocketAddrV4},
     num::NonZero,
     os::fd::OwnedFd,
+    path::Path,
     rc::Rc,
     sync::Arc,
     task::Poll,
@@ -19,7 +20,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::{mpsc, watch},
     task::{self, AbortHandle, LocalSet, yield_now},
     time::sleep,
 };
@@ -27,6 +28,7 @@ use tokio::{
 use super::{
     AccessLog, Counts, Legs, Listeners, ProxyConfig,
     admission::{Admission, NetworkAdmission},
+    client_sockets::{ClientSocket, ClientSockets},
     dial::{
         connect::Origin,
         dialers::{Dialer, Dialers},
@@ -34,6 +36,7 @@ use super::{
     },
     fair_share::Shares,
     fd_budget::Descriptors,
+    hellos::{self, HelloQueues},
     http, passthrough,
     relay::pipe::Pipes,
     snapshot::{ProxyService, Routing},
@@ -42,11 +45,12 @@ use super::{
     splice::{
         negotiated::Agreed,
         port_lease::{LEASE_HEARTBEAT, PUT_BACK_INTERVAL, PortLeases},
+        rebuilt,
     },
     workers::{self, ThreadLoad, Workers},
 };
 use crate::{
-    dataplane::affinities::Affinities,
+    dataplane::{affinities::Affinities, hellos::HelloRecord, vip_mss::VipMss},
     network::{cell_thread, neighbour::Side},
     system::{panics::spawn_connection, systemd::ListenerKey},
 };
@@ -61,11 +65,23 @@ const LETS_OTHERS: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Acceptors {
     setup: Option<watch::Sender<Arc<ProxyConfig>>>,
+    /// The thread that takes hellos ends with this.
+    ends: Option<watch::Sender<()>>,
     threads: Vec<JoinHandle<()>>,
     shares: Shares,
     listeners: Listeners,
     pending: Admission,
     kept: Admission,
+}
+
+/// A network whose shared VIPs are served, or whose backends are dialled.
+pub struct NetworkSide {
+    /// Its id.
+    pub id: u16,
+    /// Where its neighbours are resolved.
+    pub side: Side,
+    /// The ports that its sockets may have, if it has a cell.
+    pub leases: Option<PortLeases>,
 }
 
 /// What all connections of shared VIPs are entered in, whichever thread carries them.
@@ -90,21 +106,25 @@ impl Acceptors {
     ///
     /// If a cell cannot be entered, or a thread not be started.
     pub fn start(
-        sides: BTreeMap<String, (Side, Option<PortLeases>)>,
+        sides: BTreeMap<String, NetworkSide>,
         accounts: &Accounts,
         listeners: Listeners,
+        maps: &Path,
     ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
+        let (queues, sockets) = (HelloQueues::default(), ClientSockets::open(maps)?);
+        let sizes = VipMss::open(maps)?;
         let descriptors = Descriptors::of_this_process(accounts.shares.clone());
         let mut fronts = Vec::new();
-        let dialers = sides.into_iter().map(|(network, (side, leases))| {
+        let dialers = sides.into_iter().map(|(network, of_network)| {
+            let NetworkSide { id, side, leases } = of_network;
             let origin = match side.cell {
                 Some(_) => Origin::Cell,
                 None => Origin::Host,
             };
             let (shares, spare) = (accounts.shares.clone(), descriptors.spare_sockets());
             let dialer = Dialer::new(&network, origin, leases.clone(), shares, spare);
-            fronts.push((network, side.cell, leases));
+            fronts.push((network, id, side.cell, leases));
             dialer
         });
         let dialers = Dialers::of(dialers);
@@ -113,12 +133,13 @@ impl Acceptors {
         let mut front = Self {
             shares: accounts.shares.clone(),
             setup: Some(setup),
+            ends: None,
             threads: Vec::new(),
             listeners,
             pending: Admission::up_to(descriptors.waiting()),
             kept: Admission::up_to(descriptors.kept()),
         };
-        for (network, cell, leases) in fronts {
+        for (network, id, cell, leases) in fronts {
             let work = AcceptorWork {
                 listeners: front.listeners.clone(),
                 pending: front.pending.of(&network),
@@ -133,11 +154,22 @@ impl Acceptors {
                 descriptors: descriptors.clone(),
                 agreed: Agreed::default(),
                 cpus,
+                cookies: cell.is_some().then(|| CookieWork {
+                    network: id,
+                    queues: queues.clone(),
+                    sockets: sockets.clone(),
+                    sizes: sizes.clone(),
+                }),
             };
             let thread = spawn(work, cell.as_deref(), leases)
                 .with_context(|| format!("serve the shared VIPs of network {network}"))?;
             front.threads.push(thread);
         }
+        let (ends, until) = watch::channel(());
+        let ceased = front.listeners.ceased();
+        let thread = hellos::start(maps, queues, sockets, ceased, until)?;
+        front.threads.push(thread);
+        front.ends = Some(ends);
         Ok(front)
     }
 
@@ -204,7 +236,7 @@ impl Acceptors {
 impl Drop for Acceptors {
     fn drop(&mut self) {
         // Threads see that no setup will come any more.
-        drop(self.setup.take());
+        drop((self.setup.take(), self.ends.take()));
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!(
@@ -232,12 +264,32 @@ pub(super) struct AcceptorWork {
     agreed: Agreed,
     /// CPUs that there are for them.
     pub(super) cpus: usize,
+    /// Where hellos come from, and the sockets that are made of them; none in the host's own namespace.
+    cookies: Option<CookieWork>,
+}
+
+/// What a network needs for clients that were answered by cookies.
+#[derive(Clone)]
+pub(super) struct CookieWork {
+    /// Id of the network.
+    network: u16,
+    queues: HelloQueues,
+    /// Their connections.
+    sockets: ClientSockets,
+    /// The segment sizes that they are held to.
+    pub(super) sizes: VipMss,
 }
 
 impl AcceptorWork {
     /// That of each thread.
     pub(super) fn thread_name(&self) -> String {
         format!("vip-{}", self.network)
+    }
+
+    /// The hellos of a thread with this load.
+    pub(super) fn hellos(&self, load: &ThreadLoad) -> Option<mpsc::Receiver<HelloRecord>> {
+        let cookies = self.cookies.as_ref()?;
+        Some(cookies.queues.of_thread(cookies.network, load.clone()))
     }
 }
 
@@ -270,6 +322,8 @@ pub(crate) struct Context {
     pub(super) agreed: Agreed,
     pub(super) load: ThreadLoad,
     pub(super) network: String,
+    /// What is for clients that were answered by cookies; none in the host's own namespace.
+    pub(super) cookies: Option<CookieWork>,
 }
 
 impl Context {
@@ -289,6 +343,7 @@ impl Context {
             descriptors,
             agreed,
             cpus,
+            cookies,
         } = work;
         Self {
             setup,
@@ -305,6 +360,7 @@ impl Context {
             agreed,
             load,
             network,
+            cookies,
         }
     }
 
@@ -326,11 +382,15 @@ async fn serve(work: AcceptorWork, leases: Option<PortLeases>) {
     }
     let mut setup = work.setup.clone();
     let load = ThreadLoad::default();
+    let hellos = work.hellos(&load);
     let front = Rc::new(Front {
         shared: Rc::new(Context::new(work.clone(), load.clone())),
         workers: Workers::new(work, load),
     });
     let Front { shared, workers } = &*front;
+    if let Some(hellos) = hellos {
+        task::spawn_local(hellos::take(hellos, Rc::clone(shared)));
+    }
     let mut accepted = BTreeMap::new();
     while setup.changed().await.is_ok() {
         let now = Arc::clone(&setup.borrow_and_update());
@@ -442,7 +502,7 @@ async fn accept_one(
     });
     match next.await {
         Some(Ok((stream, SocketAddr::V4(client)))) => {
-            begin(stream, ConnectionAddresses { client, vip }, shared);
+            begin(stream, ConnectionAddresses { client, vip }, None, shared);
             // Pending clients that are evicted for it go before the next one comes.
             yield_now().await;
         }
@@ -454,8 +514,48 @@ async fn accept_one(
     Ok(())
 }
 
+/// Makes a socket of the connection of a client that was answered by a cookie, and serves it.
+pub(super) fn begin_rebuilt(hello: &HelloRecord, shared: &Rc<Context>) {
+    let (vip, client) = rebuilt::ends(&hello.head.key);
+    let is_served = shared
+        .service(vip)
+        .is_some_and(|service| matches!(service.routing, Routing::Sni(_)));
+    let Some(cookies) = shared.cookies.as_ref().filter(|_| is_served) else {
+        return;
+    };
+    if !rebuilt::is_whole(hello) || rebuilt::is_late(hello) {
+        return;
+    }
+    let syn = rebuilt::syn(&hello.head);
+    let entered = cookies.sockets.enter(hello.head.key, syn);
+    let made = entered.and_then(|socket| {
+        let Some(socket) = socket else {
+            return Ok(None);
+        };
+        let stream = rebuilt::rebuild(hello).context("make a socket of its numbers")?;
+        Ok(Some((stream, socket)))
+    });
+    match made {
+        Ok(Some((stream, socket))) => {
+            let addresses = ConnectionAddresses { client, vip };
+            begin(stream, addresses, Some(socket), shared);
+        }
+        Ok(None) => {}
+        Err(error) => tracing::warn!(
+            network = shared.network,
+            address = %vip,
+            "the connection of {client}, which was opened by a cookie, is not served: {error:#}"
+        ),
+    }
+}
+
 /// Serves a client, in a task of its own, if there is a descriptor for it.
-fn begin(client: TcpStream, addresses: ConnectionAddresses, shared: &Rc<Context>) {
+fn begin(
+    client: TcpStream,
+    addresses: ConnectionAddresses,
+    rebuilt: Option<ClientSocket>,
+    shared: &Rc<Context>,
+) {
     let Some(service) = shared.service(addresses.vip) else {
         return;
     };
@@ -473,7 +573,9 @@ fn begin(client: TcpStream, addresses: ConnectionAddresses, shared: &Rc<Context>
     let (shared, carried) = (Rc::clone(shared), shared.load.carry());
     spawn_connection(async move {
         match service.routing.clone() {
-            Routing::Sni(sni) => sni::serve(client, addresses, service, sni, shared).await,
+            Routing::Sni(sni) => {
+                sni::serve(client, addresses, rebuilt, service, sni, shared).await;
+            }
             Routing::Http(http) => http::serve(client, addresses, service, http, shared).await,
             Routing::Pool(pool) => {
                 passthrough::serve(client, addresses, service, &pool, shared).await

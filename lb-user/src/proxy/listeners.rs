@@ -32,7 +32,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The least segment size that clients are held to for the sake of one backend: what every path of IPv6
 /// carries, and nearly every one of IPv4.
-const LEAST_MSS: u16 = 1220;
+pub(super) const LEAST_MSS: u16 = 1220;
 
 /// All of them, for all threads.
 #[derive(Clone, Debug)]
@@ -228,6 +228,11 @@ impl Listeners {
     /// Whether they have been given away.
     pub(super) fn have_ceased(&self) -> bool {
         *self.0.ceased.borrow()
+    }
+
+    /// Whether they have been given away, from now on.
+    pub(super) fn ceased(&self) -> watch::Receiver<bool> {
+        self.0.ceased.subscribe()
     }
 
     /// Waits until they are given away.

@@ -17,10 +17,12 @@
 mod accept;
 mod access_log;
 mod admission;
+mod client_sockets;
 pub mod connections;
 pub mod dial;
 mod fair_share;
 mod fd_budget;
+mod hellos;
 mod http;
 mod leg_counts;
 mod listeners;
@@ -37,7 +39,7 @@ mod tcp_info;
 mod workers;
 
 pub use self::{
-    accept::{Acceptors, Accounts},
+    accept::{Acceptors, Accounts, NetworkSide},
     access_log::AccessLog,
     connections::Legs,
     fair_share::Shares,

@@ -43,7 +43,7 @@ pub(super) async fn serve(
     match connected {
         Ok(connected) => {
             counts.of(&service.name, |counted| counted.routed += 1);
-            go_on(client, connected, &shared).await;
+            go_on(client, connected, None, &shared).await;
         }
         Err(label) => {
             counts.of(&service.name, |counted| counted.refuse(label));
@@ -63,7 +63,7 @@ async fn connect(
     let key = addresses.key(service);
     let by = ChosenBy::flow(&key, (*addresses.client.ip()).into());
     let candidates = Candidates::of(pool, by, shared)?;
-    let reached = candidates.connect(&key, service, None, Offer::of(client), shared);
+    let reached = candidates.connect(&key, service, None, Offer::of(client, None), shared);
     let reached = reached.await?;
     let said = Prelude {
         preface: reached.preface(addresses.endpoints(), None, None)?,

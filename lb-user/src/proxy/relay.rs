@@ -9,8 +9,10 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use super::{
     accept::Context,
+    client_sockets::{ClientSocket, replaced},
     connections::{CopyDirection, Guard, Leg},
     dial::select::BackendConnection,
+    listeners::LEAST_MSS,
     relay::pipe::{Failed, pump},
     snapshot::ProxyService,
     sockets::{idle, is_closed, prepare, reset_at_close},
@@ -29,8 +31,14 @@ pub(super) struct Connected {
     pub(super) said: Prelude,
 }
 
-/// Gives a connection to the data plane; or carries it, if that cannot take it.
-pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Context) {
+/// Gives a connection to the data plane; or carries it, if that cannot take it. `socket` is what the data plane knows of
+/// one that was opened by a cookie.
+pub(super) async fn go_on(
+    client: TcpStream,
+    connected: Connected,
+    socket: Option<ClientSocket>,
+    shared: &Context,
+) {
     let Connected {
         service,
         reached:
@@ -55,7 +63,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
             };
             let spliced = ends.splice(lease, &guard.leg, syn);
             if spliced == Err(NotSpliced::BackendTakesLess) {
-                tell_mss(lease, &guard.leg, shared);
+                limit_mss(lease, &guard.leg, &service, shared);
             }
             spliced
         }
@@ -67,6 +75,9 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
             // It is a flow from here on.
             guard.hand_over(lease.id, lease.word(), said.sent_on());
             let handed = hand_over(client, backend, said, lease);
+            if let Some(socket) = socket {
+                socket.hand_over();
+            }
             handed.finish().await;
         }
         (spliced, lease) => {
@@ -80,6 +91,7 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
                 service,
                 guard,
                 said,
+                socket,
             };
             carry(copied, lease, shared).await;
         }
@@ -87,10 +99,16 @@ pub(super) async fn go_on(client: TcpStream, connected: Connected, shared: &Cont
 }
 
 /// The next clients of a VIP get an MSS that this backend takes.
-fn tell_mss(lease: &PortLease, leg: &Leg, shared: &Context) {
+fn limit_mss(lease: &PortLease, leg: &Leg, service: &ProxyService, shared: &Context) {
     let mss = lease.backend_syn_ack().mss;
+    if mss < LEAST_MSS {
+        return;
+    }
     let place = (shared.network.clone(), leg.vip());
     shared.listeners.tell_mss(&place, mss);
+    if let Some(cookies) = &shared.cookies {
+        cookies.sizes.limit(service.id, mss);
+    }
 }
 
 /// The next clients that differ from what this backend agrees on are copied without a try.
@@ -107,6 +125,7 @@ struct CopiedConnection {
     service: Arc<ProxyService>,
     guard: Guard,
     said: Prelude,
+    socket: Option<ClientSocket>,
 }
 
 /// Carries bytes both ways until one of the ends, the time or a cut ends it. All but an end in peace is a
@@ -118,6 +137,7 @@ async fn carry(connection: CopiedConnection, mut lease: Option<PortLease>, share
         service,
         guard,
         said,
+        socket,
     } = connection;
     guard.carried();
     let leg = Arc::clone(&guard.leg);
@@ -128,6 +148,7 @@ async fn carry(connection: CopiedConnection, mut lease: Option<PortLease>, share
         kind = exchange(&client, &mut backend, said, &leg, lease.as_mut(), shared) => kind,
         () = idle(&leg) => EXPIRED,
         why = leg.is_cut() => why.event(),
+        () = replaced(socket.as_ref()) => RESET_BY_CLIENT,
     };
     if kind != FINISHED {
         for end in [&client, &backend] {

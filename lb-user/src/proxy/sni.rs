@@ -8,6 +8,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use super::{
     accept::Context,
     admission::Permit,
+    client_sockets::{ClientSocket, replaced},
     dial::{
         candidates::ChosenBy,
         select::{Candidates, ConnectionAddresses, NoBackend},
@@ -131,10 +132,11 @@ impl SniRefusal {
 const ILLEGAL_PARAMETER: u8 = 47;
 const INTERNAL_ERROR: u8 = 80;
 
-/// Serves a client that has just connected.
+/// Serves a client that has just connected; or, where it was `rebuilt`, has sent its first bytes.
 pub(super) async fn serve(
     mut client: TcpStream,
     addresses: ConnectionAddresses,
+    rebuilt: Option<ClientSocket>,
     service: Arc<ProxyService>,
     sni: Arc<SniRouting>,
     shared: Rc<Context>,
@@ -146,14 +148,15 @@ pub(super) async fn serve(
     let connected = tokio::select! {
         biased;
         // `biased`: a client that has a backend is not evicted any more.
-        connected = connect(&mut client, addresses, &sni, &shared, &ticket) => connected,
+        connected = connect(&mut client, addresses, rebuilt.as_ref(), &sni, &shared, &ticket) => connected,
         () = ticket.goes() => Err(SniRefusal::Recycled),
+        () = replaced(rebuilt.as_ref()) => Err(SniRefusal::Gone),
     };
     drop(ticket);
     match connected {
         Ok(connected) => {
             counts.of(&service.name, |counted| counted.routed += 1);
-            go_on(client, connected, &shared).await;
+            go_on(client, connected, rebuilt, &shared).await;
         }
         Err(refused) => {
             counts.of(&service.name, |counted| {
@@ -177,6 +180,7 @@ pub(super) async fn serve(
 async fn connect(
     client: &mut TcpStream,
     addresses: ConnectionAddresses,
+    rebuilt: Option<&ClientSocket>,
     sni: &SniRouting,
     shared: &Context,
     ticket: &Permit,
@@ -217,7 +221,13 @@ async fn connect(
     let by = ChosenBy::flow(&key, from);
     let candidates = Candidates::of(pool, by, shared)?;
     let name = hello.name.map(|name| name.to_string());
-    let reached = candidates.connect(&key, service, name, Offer::of(client), shared);
+    let reached = candidates.connect(
+        &key,
+        service,
+        name,
+        Offer::of(client, rebuilt.map(ClientSocket::syn)),
+        shared,
+    );
     let reached = reached.await?;
     let name = reached.guard.leg.name.as_deref();
     let endpoints = announced.endpoints.unwrap_or_else(|| addresses.endpoints());

@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     ProxyConfig,
     accept::{AcceptorWork, Context, accept_all},
+    hellos,
 };
 use crate::network::cell_thread;
 
@@ -85,6 +86,12 @@ impl ThreadLoad {
             carried.fetch_add(1, Ordering::Relaxed);
         }
         Carried(self.clone())
+    }
+
+    /// How many clients it carries.
+    pub(super) fn count(&self) -> usize {
+        let carried = self.carried();
+        carried.map_or(0, |carried| carried.load(Ordering::Relaxed))
     }
 
     /// Whether another thread of the network carries clearly fewer. Others count at the same time, so this may be
@@ -159,8 +166,15 @@ impl Workers {
         let (work, load) = (self.work.clone(), self.load.clone());
         let name = work.thread_name();
         let thread = cell_thread::start_listener(name, None, move |runtime| {
-            let shared = Rc::new(Context::new(work, load.next()));
-            LocalSet::new().block_on(&runtime, do_all(jobs, shared));
+            let load = load.next();
+            let hellos = work.hellos(&load);
+            let shared = Rc::new(Context::new(work, load));
+            LocalSet::new().block_on(&runtime, async {
+                if let Some(hellos) = hellos {
+                    task::spawn_local(hellos::take(hellos, Rc::clone(&shared)));
+                }
+                do_all(jobs, shared).await;
+            });
         })?;
         Ok((sender, thread))
     }

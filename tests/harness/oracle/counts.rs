@@ -102,6 +102,7 @@ fn verdicts() -> impl Iterator<Item = (String, u32)> {
         ("forwarded", Verdict::Forwarded),
         ("delivered", Verdict::Delivered),
         ("returned", Verdict::Returned),
+        ("consumed", Verdict::Consumed),
     ];
     let verdicts = verdicts.map(|(name, verdict)| (name.to_owned(), verdict.slot()));
     let reasons = DropReason::ALL.iter().flat_map(|&reason| {

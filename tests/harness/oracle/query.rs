@@ -135,6 +135,8 @@ pub struct Verdicts {
     pub forwarded: u64,
     /// Redirected into a cell.
     pub delivered: u64,
+    /// Ended in the data plane as it should.
+    pub consumed: u64,
     /// Dropped, with a reason.
     pub dropped: u64,
     /// Answered with a refusal, with a reason.
@@ -151,11 +153,12 @@ impl Verdicts {
             transmitted,
             forwarded,
             delivered,
+            consumed,
             dropped,
             refused,
             total: _,
         } = self;
-        passed + transmitted + forwarded + delivered + dropped + refused
+        passed + transmitted + forwarded + delivered + consumed + dropped + refused
     }
 }
 

@@ -33,6 +33,7 @@ use lb_user::{
         events::FlowEvents,
         flow_copy::FlowCopy,
         flows::{FlowTable, coarse_now},
+        hellos::{HelloRecord, HelloRing},
         maps::Maps,
         object::{Build, CELL, NIC, Object, PROGRAMS},
         pins::Pins,
@@ -471,6 +472,16 @@ impl DataPlane {
         std::iter::from_fn(|| events.take()).collect()
     }
 
+    /// Takes the hellos that are there.
+    pub fn hellos(&self) -> Vec<HelloRecord> {
+        let runtime = Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.expect("a runtime");
+        let _entered = runtime.enter();
+        let hellos = HelloRing::open(&self.kept.pins.maps());
+        let mut hellos = hellos.expect("the hellos");
+        std::iter::from_fn(|| hellos.take()).collect()
+    }
+
     /// How many instructions the verifier walked, by program.
     pub fn verified_instructions(&self) -> BTreeMap<&'static str, u32> {
         let mut counts = BTreeMap::new();
@@ -495,6 +506,7 @@ fn verdict(slot: u32) -> &'static str {
         (Verdict::Forwarded, "forwarded"),
         (Verdict::Delivered, "delivered"),
         (Verdict::Returned, "returned"),
+        (Verdict::Consumed, "consumed"),
     ];
     let found = plain
         .into_iter()

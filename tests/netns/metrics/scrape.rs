@@ -131,6 +131,7 @@ fn between(
             ("transmitted", low.transmitted, high.transmitted),
             ("forwarded", low.forwarded, high.forwarded),
             ("delivered", low.delivered, high.delivered),
+            ("consumed", low.consumed, high.consumed),
             ("dropped", low.dropped, high.dropped),
             ("refused", low.refused, high.refused),
         ] {

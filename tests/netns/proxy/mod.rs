@@ -2,6 +2,7 @@
 
 mod access;
 mod clients;
+mod cookies;
 pub(crate) mod guard;
 mod hosts;
 mod hosts_routes;

@@ -124,7 +124,7 @@ fn sockets_of_one_tenant_have_a_share_of_the_ids() -> Result<()> {
 }
 
 /// Descriptors that the process may have.
-const FEW_DESCRIPTORS: &[&str] = &["prlimit", "--nofile=256"];
+const FEW_DESCRIPTORS: &[&str] = &["prlimit", "--nofile=280"];
 
 /// A tenant whose connections stay has a share of the descriptors; the other one's clients are served meanwhile.
 #[privileged_test]

@@ -14,7 +14,7 @@ use crate::config::{
     place::{At, Location, quote},
     problem::Findings,
     server_names::whole,
-    shared::{Balance, Ech, MAX_HEADER, MAX_HELLO},
+    shared::{Balance, Ech, MAX_HEADER, MAX_HELLO, SynCookies},
     yaml::{Kind, Node},
 };
 
@@ -37,6 +37,9 @@ section! {
         optional hello_timeout: BeginTime = "5s",
         /// The maximum size of a ClientHello in bytes, 1024 to 131396, the longest that there can be.
         optional max_hello: HelloBytes = "65536",
+        /// How a client's SYN is answered: `never` by a SYN cookie, but by the kernel, as on a host network; or `always`, by
+        /// XDP, so that nothing is kept of a client before its first bytes, and a flood of SYNs costs others nothing.
+        optional syn_cookies: WhenCookies = "never",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
         /// one is refused. `allow` must let the proxies in.
@@ -147,6 +150,7 @@ kinds! {
     ClusterIds("list of texts"): List<At<String>> = all_checked(check_cluster);
     Protocols("list of texts"): List<At<String>> = all_checked(check_protocol);
     OnEch("word"): Option<At<Ech>> = word(&[Ech::Route, Ech::Count, Ech::Deny]);
+    WhenCookies("word"): Option<At<SynCookies>> = word(&[SynCookies::Never, SynCookies::Always]);
     RequestBalance("word"): Option<At<Balance>> = word(&[Balance::Client, Balance::Host]);
     /// Whether it is to https, or what is reported.
     Redirect("word"): Option<At<bool>> = only_word("https");

@@ -52,6 +52,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             ech: value_of(&value.ech),
             hello_timeout: value_of(&value.hello_timeout),
             max_hello: value_of(&value.max_hello),
+            syn_cookies: value_of(&value.syn_cookies),
             proxies,
         }));
     }

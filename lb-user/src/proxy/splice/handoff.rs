@@ -240,7 +240,11 @@ fn splice(
     if front.has_sack != back.has_sack || front.has_ecn != back.has_ecn {
         return Err(NotSpliced::Options);
     }
-    if front.advertised_mss > takes(back, syn_ack.mss) {
+    let announced = match syn.announced {
+        Some(mss) => u32::from(mss).saturating_sub(stamp_bytes(front)),
+        None => front.advertised_mss,
+    };
+    if announced > takes(back, syn_ack.mss) {
         return Err(NotSpliced::BackendTakesLess);
     }
     if back.advertised_mss > takes(front, syn.takes()) {
@@ -270,9 +274,13 @@ fn splice(
 /// How large the segments may be that an end takes, whose MSS was `mss` when it opened the connection, and
 /// that the path to it carries; without the bytes of timestamps, as [`Snapshot::advertised_mss`].
 fn takes(end: &Snapshot, mss: u16) -> u32 {
-    let stamps = if end.time.is_some() { TIMES } else { 0 };
     let carried = end.path_mtu.saturating_sub(HEADERS);
-    u32::from(mss).min(carried).saturating_sub(stamps)
+    u32::from(mss).min(carried).saturating_sub(stamp_bytes(end))
+}
+
+/// Bytes that timestamps take of each segment.
+const fn stamp_bytes(end: &Snapshot) -> u32 {
+    if end.time.is_some() { TIMES } else { 0 }
 }
 
 /// Steps 4 and the first half of 5: from here on there is no way back.
@@ -328,6 +336,7 @@ mod tests {
         time: Some(5000),
         mss: Some(1460),
         scale: Some(7),
+        announced: None,
     };
 
     fn snapshot(sent: u32, received: u32) -> Snapshot {

@@ -28,13 +28,13 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// That of a client that has no backend yet.
+    /// That of a client that has no backend yet; `syn` is what it has sent first, where the kernel has not seen that.
     ///
     /// # Errors
     ///
     /// Why the connection stays with its sockets, whichever its backend is.
-    pub(crate) fn of(client: &TcpStream) -> Result<Self, NotSpliced> {
-        let syn = saved_syn::saved(client).ok().flatten();
+    pub(crate) fn of(client: &TcpStream, syn: Option<Syn>) -> Result<Self, NotSpliced> {
+        let syn = syn.or_else(|| saved_syn::saved(client).ok().flatten());
         let syn = syn.filter(|syn| syn.source_mac.is_some());
         let syn = syn.ok_or(NotSpliced::NoSyn)?;
         let info = Info::of(client).map_err(|_| NotSpliced::Refused)?;
@@ -90,6 +90,7 @@ pub(crate) mod tests {
             time: None,
             mss: Some(1460),
             scale: None,
+            announced: None,
         };
         Offer { syn, options }
     }

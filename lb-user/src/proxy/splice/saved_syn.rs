@@ -112,9 +112,16 @@ pub(crate) struct Syn {
     pub(super) mss: Option<u16>,
     /// How far the windows will be shifted that the client announces.
     pub(super) scale: Option<u8>,
+    /// Most bytes of data in a segment from the client, as our SYN-ACK had it; none: the socket reports it.
+    pub(super) announced: Option<u16>,
 }
 
 impl Syn {
+    /// The number of the SYN itself.
+    pub(crate) const fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     /// Most bytes of data in a segment that the client takes, whether it has sent an MSS or not.
     pub(crate) fn takes(&self) -> u16 {
         self.mss.unwrap_or(DEFAULT_MSS)
@@ -147,6 +154,7 @@ impl Syn {
             time: None,
             mss: None,
             scale: None,
+            announced: None,
         };
         syn.read(headers.get(offset + size_of::<Tcp>()..end)?);
         Some(syn)
@@ -220,6 +228,7 @@ mod tests {
         time: None,
         mss: None,
         scale: None,
+        announced: None,
     };
 
     const WHOLE: Syn = Syn {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     getsockopt_impl, libc,
     libc::c_int,
     setsockopt_impl,
@@ -69,9 +70,17 @@ getsockopt_impl!(
     GetStruct<u32>
 );
 
+/// The same, set.
+#[derive(Clone, Copy, Debug)]
+struct SetSequence;
+
 /// The clock of a socket's timestamps.
 #[derive(Clone, Copy, Debug)]
 struct TimestampClock;
+
+/// The same, set.
+#[derive(Clone, Copy, Debug)]
+struct SetClock;
 
 getsockopt_impl!(
     TimestampClock,
@@ -80,6 +89,161 @@ getsockopt_impl!(
     u32,
     GetStruct<u32>
 );
+
+setsockopt_impl!(
+    SetSequence,
+    libc::IPPROTO_TCP,
+    libc::TCP_QUEUE_SEQ,
+    u32,
+    SetStruct<'_, u32>
+);
+
+setsockopt_impl!(
+    SetClock,
+    libc::IPPROTO_TCP,
+    libc::TCP_TIMESTAMP,
+    u32,
+    SetStruct<'_, u32>
+);
+
+/// What two ends have agreed on: `struct tcp_repair_opt`, a kind of option and its value.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct AgreedOption {
+    kind: u32,
+    value: u32,
+}
+
+/// Most of them.
+const OPTIONS: usize = 4;
+
+/// All of them; one that is there twice changes nothing.
+#[derive(Clone, Copy, Debug)]
+struct AgreedOptions;
+
+setsockopt_impl!(
+    AgreedOptions,
+    libc::IPPROTO_TCP,
+    libc::TCP_REPAIR_OPTIONS,
+    [AgreedOption; OPTIONS],
+    SetStruct<'_, [AgreedOption; OPTIONS]>
+);
+
+/// Kinds of options, as in a SYN.
+const SIZE: u32 = 2;
+const SCALE: u32 = 3;
+const SACK_PERMITTED: u32 = 4;
+const TIMES: u32 = 8;
+
+/// Both windows: `struct tcp_repair_window`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct RepairWindow {
+    /// The number of the segment that announced the peer's one last.
+    snd_wl1: u32,
+    snd_wnd: u32,
+    max_window: u32,
+    /// What was announced to the peer, from `rcv_wup` on.
+    rcv_wnd: u32,
+    rcv_wup: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SetWindow;
+
+/// Value of the option (`include/uapi/linux/tcp.h`), which libc has not for every target.
+const TCP_REPAIR_WINDOW: c_int = 29;
+
+setsockopt_impl!(
+    SetWindow,
+    libc::IPPROTO_TCP,
+    TCP_REPAIR_WINDOW,
+    RepairWindow,
+    SetStruct<'_, RepairWindow>
+);
+
+/// Puts a socket without a connection into repair: what it binds and connects to from now on is a connection that
+/// has got as far as these numbers, that of the next byte to the peer and that of the next one from there.
+pub(super) fn begin(socket: &BorrowedFd<'_>, sent: u32, received: u32) -> Result<(), Errno> {
+    setsockopt(socket, RepairMode, &ON)?;
+    for (queue, sequence) in [(SEND_QUEUE, sent), (RECEIVE_QUEUE, received)] {
+        setsockopt(socket, Queue, &queue)?;
+        setsockopt(socket, SetSequence, &sequence)?;
+    }
+    setsockopt(socket, Queue, &NO_QUEUE)
+}
+
+/// What the ends of a connection have agreed on.
+pub(super) struct Agreement {
+    /// Most bytes in a segment to the peer.
+    pub(super) mss: u16,
+    /// How far the peer's windows are shifted, and ours.
+    pub(super) scales: Option<(u8, u8)>,
+    /// Whether both have selective acknowledgments.
+    pub(super) has_sack: bool,
+    /// Our clock, if both have timestamps.
+    pub(super) clock: Option<u32>,
+}
+
+/// Has a socket in repair, which is connected, agree on this.
+pub(super) fn agree(socket: &BorrowedFd<'_>, agreement: &Agreement) -> Result<(), Errno> {
+    let option = |kind, value| AgreedOption { kind, value };
+    let mut options = [option(SIZE, agreement.mss.into()); OPTIONS];
+    let others = [
+        agreement
+            .scales
+            .map(|(theirs, ours)| option(SCALE, u32::from(theirs) | u32::from(ours) << u16::BITS)),
+        agreement.has_sack.then_some(option(SACK_PERMITTED, 0)),
+        agreement.clock.map(|_| option(TIMES, 0)),
+    ];
+    for (place, other) in options.iter_mut().skip(1).zip(others.into_iter().flatten()) {
+        *place = other;
+    }
+    setsockopt(socket, AgreedOptions, &options)?;
+    match agreement.clock {
+        Some(clock) => setsockopt(socket, SetClock, &clock),
+        None => Ok(()),
+    }
+}
+
+/// Has what is written meanwhile come from the peer.
+pub(super) fn receive(
+    socket: &BorrowedFd<'_>,
+    write: impl FnOnce(&BorrowedFd<'_>) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    setsockopt(socket, Queue, &RECEIVE_QUEUE)?;
+    write(socket)?;
+    setsockopt(socket, Queue, &NO_QUEUE)
+}
+
+/// The windows of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// The number of the peer's first byte.
+    pub(super) first: u32,
+    /// Bytes that the peer takes.
+    pub(super) theirs: u32,
+    /// Bytes that it may send from its first one on.
+    pub(super) ours: u32,
+}
+
+/// Takes a socket out of repair. Nothing is sent.
+pub(super) fn end(socket: &BorrowedFd<'_>, windows: Windows) -> Result<(), Errno> {
+    let Windows {
+        first,
+        theirs,
+        ours,
+    } = windows;
+    let window = RepairWindow {
+        snd_wl1: first,
+        snd_wnd: theirs,
+        max_window: theirs,
+        rcv_wnd: ours,
+        rcv_wup: first,
+    };
+    setsockopt(socket, SetWindow, &window)?;
+    setsockopt(socket, RepairMode, &OFF_WITHOUT_PROBE)
+}
 
 /// A socket in repair, until this is dropped. Nothing is sent either time.
 #[derive(Debug)]
@@ -220,7 +384,7 @@ mod tests {
         time::Duration,
     };
 
-    use nix::{errno::Errno, sys::socket::sockopt::RcvBuf, unistd::geteuid};
+    use nix::{sys::socket::sockopt::RcvBuf, unistd::geteuid};
 
     use super::*;
 

@@ -78,7 +78,7 @@ const dropColumns = [
   text("sample", "Latest packet", sampleOf, { isLong: true }),
 ];
 
-const VERDICTS = ["total", "forwarded", "transmitted", "delivered", "passed", "dropped", "refused"];
+const VERDICTS = ["total", "forwarded", "transmitted", "delivered", "consumed", "passed", "dropped", "refused"];
 
 const verdictColumns = [
   text("hook", "Hook", ([hook]) => hook, { isName: true }),

@@ -100,6 +100,7 @@ impl Site {
             descriptors,
             load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
+            cookies: None,
         };
         Self {
             shared,

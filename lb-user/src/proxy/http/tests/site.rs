@@ -247,6 +247,7 @@ impl Site {
             descriptors,
             load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
+            cookies: None,
         });
         task::spawn_local(accept(listener, address, Rc::clone(&shared)));
         Self {

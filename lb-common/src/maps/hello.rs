@@ -1,0 +1,108 @@
+//! Hellos that userspace is given: what a client has sent behind a SYN that was answered by a cookie, and all that is
+//! needed to make a socket of its connection.
+
+use crate::{addr::Mac, maps::flow::FlowKey, pod::pod_struct, syn_cookie::answer::MAX_WINDOW};
+
+/// Bytes of the ring buffer `HELLOS`.
+pub const HELLO_BUFFER_BYTES: u32 = 1 << 19;
+/// Slots for hellos of which a segment has come, by a hash of their tuples: a cache, since the client still has what is
+/// in there.
+pub const HELLO_SLOTS: u32 = 1024;
+/// Most bytes of a hello in a slot.
+pub const MAX_HELLO_BYTES: u32 = MAX_WINDOW as u32;
+/// Most bytes of a segment in front of which, or behind which, there is another one.
+pub const MAX_PIECE_BYTES: u32 = MAX_HELLO_BYTES / 2;
+
+pod_struct! {
+    /// What is known of a hello, in front of its bytes. 60 bytes. Host order, but for the tuple.
+    pub struct HelloHead {
+        /// Between which ends it was sent.
+        pub key: FlowKey,
+        /// The number of the client's SYN.
+        pub isn: u32,
+        /// That of our SYN-ACK: a cookie.
+        pub number: u32,
+        /// The client's timestamp in its latest segment, with [`HELLO_HAS_TIMES`].
+        pub time: u32,
+        /// Our own timestamp at that moment, with [`HELLO_HAS_TIMES`].
+        pub clock: u32,
+        /// Coarse time of the latest segment.
+        pub seen: u32,
+        /// What the bytes of each segment sum up to, by its checksum (RFC 1071); with [`HELLO_HAS_SUMS`].
+        pub sums: [u16; 2],
+        /// Bytes of each segment; 0 of one that has not come.
+        pub lengths: [u16; 2],
+        /// The client's window, as in its latest segment.
+        pub window: u16,
+        /// Most bytes in a segment to the client.
+        pub mss: u16,
+        /// The same from the client, as our SYN-ACK had it.
+        pub announced: u16,
+        /// The station that sent it.
+        pub mac: Mac,
+        /// The `HELLO_` flags.
+        pub flags: u32,
+    }
+}
+
+/// The client has timestamps.
+pub const HELLO_HAS_TIMES: u32 = 1;
+/// The segments' checksums are theirs, and not to be computed yet.
+pub const HELLO_HAS_SUMS: u32 = 2;
+/// Another segment is awaited, and userspace has none of it.
+pub const HELLO_IN_PART: u32 = 4;
+
+/// A slot of `HELLO_SLOTS`; the data plane alone has it.
+#[repr(C)]
+pub struct HelloSlot {
+    /// Odd while a CPU has it.
+    pub word: u32,
+    /// What is in there.
+    pub head: HelloHead,
+    /// The bytes.
+    pub bytes: [u8; MAX_HELLO_BYTES as usize],
+}
+
+/// The first byte of a TLS record with a handshake, and bytes of the header of a record (RFC 8446 section 5.1).
+const HANDSHAKE: u8 = 22;
+const RECORD_HEADER: u32 = 5;
+
+/// Whether a second segment is to be awaited behind a first one of so many bytes, of which these are the first five:
+/// its TLS record goes on. What is no record goes to userspace as it is.
+#[inline(always)]
+pub const fn goes_on(first: [u8; RECORD_HEADER as usize], bytes: u32) -> bool {
+    let [kind, _, _, high, low] = first;
+    let record = RECORD_HEADER + ((high as u32) << 8 | low as u32);
+    if bytes == 0 || bytes > MAX_PIECE_BYTES {
+        false
+    } else if bytes < RECORD_HEADER {
+        kind == HANDSHAKE
+    } else {
+        kind == HANDSHAKE && bytes < record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_whole_record_goes_on() {
+        let hello = |length: u16| {
+            let [high, low] = length.to_be_bytes();
+            [22, 3, 1, high, low]
+        };
+        assert!(!goes_on(hello(512), 517) && !goes_on(hello(512), 600));
+        assert!(goes_on(hello(512), 516) && goes_on(hello(512), 5) && goes_on(hello(0xffff), 1448));
+        assert!(goes_on([22, 0, 0, 0, 0], 1));
+        assert!(
+            !goes_on([0x0d, 0x0a, 0x0d, 0x0a, 0], 28),
+            "a header of PROXY"
+        );
+        assert!(!goes_on(*b"GET /", 400) && !goes_on([0; 5], 1));
+        assert!(
+            !goes_on(hello(4000), 2000),
+            "no second one has room behind it"
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! Shared VIPs whose SYNs are answered by cookies: nothing is kept of a client before its first bytes, of which
+//! userspace makes a socket of the cell. See `lb_common::syn_cookie`.
+
+mod cookie;
+mod hello;
+mod slot;
+mod socket;
+mod syn;
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    maps::flow::FlowKey,
+    syn_cookie::CookieStanding,
+    verdict::{DropReason, Verdict},
+    wire::{
+        Ipv4Frame, L4,
+        header::{ACK, FIN, RST, Tcp},
+        parse_ipv4,
+    },
+};
+
+use self::socket::Socket;
+use crate::{
+    cell::{
+        enter::{self, Addresses},
+        sockets,
+    },
+    flow::index,
+    frame::xdp::Xdp,
+    lookup::NetworkRef,
+    subprogram::{Outcome, whole},
+};
+
+/// A packet of no flow, which policy has admitted, from the network `id` to the shared VIP of this
+/// service: how that ended, as
+/// [`Outcome`]. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_shared(ctx: *mut xdp_md, id: u32, service: u32) -> u32 {
+    Outcome::of(receive(&XdpContext::new(ctx), id as u16, service)).raw()
+}
+
+#[inline(always)]
+fn receive(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReason> {
+    let network = NetworkRef::of(id)?;
+    let xdp = Xdp::new(ctx);
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv4(&xdp, ethernet, ip)?;
+    let L4::Tcp(tcp) = frame.l4 else {
+        return Err(DropReason::UnsupportedProtocol);
+    };
+    if !frame.is_plain_tcp() {
+        return Err(DropReason::UnsupportedProtocol);
+    }
+    let key = FlowKey::of_request(&frame, id);
+    let key = whole(&key);
+    let socket = Socket::of(key);
+    if frame.asks() {
+        index::remove_closed(key);
+        if let Some(socket) = socket {
+            socket.note_syn();
+        }
+        return Outcome::from_raw(syn::lb_answer(ctx.ctx, id.into(), service)).result();
+    }
+    match socket {
+        Some(socket) if !socket.is_over(&frame, tcp, key) => {
+            socket.touch();
+            sockets::deliver(ctx, &network)
+        }
+        _ => begin(ctx, &network, service, &frame, tcp, key),
+    }
+}
+
+/// A segment that no socket has: the first one behind a cookie, one that comes before that, or the rest of something.
+#[inline(always)]
+fn begin(
+    ctx: &XdpContext,
+    network: &NetworkRef,
+    service: u32,
+    frame: &Ipv4Frame<'_>,
+    tcp: &Tcp,
+    key: &FlowKey,
+) -> Result<Verdict, DropReason> {
+    let flags = tcp.flags.get();
+    let standing = match flags & (ACK | RST) {
+        ACK => cookie::judge(tcp, key),
+        _ => CookieStanding::Wrong,
+    };
+    let id = network.id;
+    match (standing, frame.payload) {
+        (CookieStanding::Wrong, _) => earlier(ctx, network, frame, key),
+        (CookieStanding::Right { .. }, 0) if flags & FIN == 0 => Ok(Verdict::Consumed),
+        (CookieStanding::Right { .. }, 0) => Err(DropReason::NoFlow),
+        (CookieStanding::Right { clock }, _) => {
+            Outcome::from_raw(hello::lb_hello(ctx.ctx, id.into(), service, clock)).result()
+        }
+        (CookieStanding::Later, 0) => Err(DropReason::HelloUnordered),
+        (CookieStanding::Later, _) => {
+            Outcome::from_raw(hello::lb_later_piece(ctx.ctx, id.into())).result()
+        }
+    }
+}
+
+/// A segment that no cookie has to do with: of a connection that the cell's kernel has accepted itself, before cookies were
+/// configured, or of none, for which it has a reset.
+#[inline(always)]
+fn earlier(
+    ctx: &XdpContext,
+    network: &NetworkRef,
+    frame: &Ipv4Frame<'_>,
+    key: &FlowKey,
+) -> Result<Verdict, DropReason> {
+    let ends = Addresses {
+        us: key.vip,
+        peer: key.client,
+    };
+    enter::check(frame, ends, network.id)?;
+    sockets::deliver(ctx, network)
+}

@@ -1,0 +1,199 @@
+//! The first bytes of a client: in one segment or in two, they go to userspace.
+
+use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
+use lb_common::{
+    maps::{
+        flow::FlowKey,
+        hello::{
+            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, MAX_HELLO_BYTES,
+            MAX_PIECE_BYTES, goes_on,
+        },
+    },
+    rate::SYNS,
+    splice,
+    syn_cookie::{self, offer::SynOffer, payload},
+    verdict::{DropReason, Verdict},
+    wire::{
+        Ipv4Frame, L4,
+        header::{Ethernet, Ipv4, Tcp},
+        parse_ipv4,
+    },
+};
+
+use super::{
+    cookie::{self, SynNumbers},
+    slot::ClaimedSlot,
+    syn,
+};
+use crate::{
+    cell::enter,
+    flow::{entry::now, rewrite},
+    frame::xdp::Xdp,
+    lookup::NetworkRef,
+    subprogram::{Outcome, TimesBits, whole},
+};
+
+/// Where the TCP header is.
+const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
+/// How long the hello of a client waits for a process to take it; beyond that there is none, and the client gets a
+/// reset. In units of coarse time: 10 s.
+const PROCESS_TIMEOUT: u32 = 9540;
+
+/// The first segment behind a cookie, to this service from the network `id`; `clock` is that of the tuple. How it ended, as
+/// [`Outcome`]. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, service: u32, clock: u32) -> u32 {
+    Outcome::of(hello(&XdpContext::new(ctx), id as u16, service, clock)).raw()
+}
+
+/// A later segment of a connection that a cookie of this tuple has opened: as [`lb_hello`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32) -> u32 {
+    Outcome::of(later_piece(&XdpContext::new(ctx), id as u16)).raw()
+}
+
+#[inline(always)]
+fn hello(ctx: &XdpContext, id: u16, service: u32, clock: u32) -> Result<Verdict, DropReason> {
+    let now = now();
+    if now.wrapping_sub(cookie::keys()?.beat) > PROCESS_TIMEOUT {
+        return Err(DropReason::NoProcess);
+    }
+    if !enter::take(id, |rates, now| rates.syns.take(now, SYNS)) {
+        return Err(DropReason::CellRate);
+    }
+    let network = NetworkRef::of(id)?;
+    let is_open = rewrite::complete(ctx, &network)?;
+    let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
+    if let Some(times) = times
+        && !syn_cookie::is_echo(clock, times.echo, now)
+    {
+        return Err(DropReason::NoFlow);
+    }
+    let sum = lb_payload_sum(ctx.ctx);
+    let xdp = Xdp::new(ctx);
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv4(&xdp, ethernet, ip)?;
+    let L4::Tcp(tcp) = frame.l4 else {
+        return Err(DropReason::UnsupportedProtocol);
+    };
+    let SynNumbers { isn, number } = SynNumbers::of(tcp);
+    let key = FlowKey::of_request(&frame, id);
+    let key = whole(&key);
+    let piece = Piece::of(&frame, tcp);
+    let mac = ethernet.source.get();
+    let window = tcp.window.get().get();
+    let mut slot = ClaimedSlot::claim(key)?;
+    let head = slot.head();
+    let is_repeated = head.flags & HELLO_IN_PART != 0
+        && head.key == *key
+        && head.isn == isn
+        && head.number == number;
+    let (has_times, time) = match times {
+        Some(times) => (HELLO_HAS_TIMES, times.value),
+        None => (0, 0),
+    };
+    let has_sums = if is_open { 0 } else { HELLO_HAS_SUMS };
+    *head = HelloHead {
+        key: *key,
+        isn,
+        number,
+        time,
+        clock: now.wrapping_add(clock),
+        seen: now,
+        sums: [sum as u16, 0],
+        lengths: [piece.length as u16, 0],
+        window,
+        mss: SynOffer::from_bits(number as u8).mss(network.mss),
+        announced: syn::announced(service, network.mss),
+        mac,
+        flags: has_times | has_sums,
+    };
+    let loaded = slot.load::<MAX_HELLO_BYTES>(ctx, piece.at, 0, piece.length);
+    let end = loaded.and_then(|()| {
+        if !is_repeated && goes_on(slot.first(), piece.length) {
+            slot.head().flags |= HELLO_IN_PART;
+            return Ok(());
+        }
+        slot.submit(piece.length)
+    });
+    slot.leave();
+    end.map(|()| Verdict::Consumed)
+}
+
+#[inline(always)]
+fn later_piece(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+    let network = NetworkRef::of(id)?;
+    let is_open = rewrite::complete(ctx, &network)?;
+    let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
+    let sum = lb_payload_sum(ctx.ctx);
+    let xdp = Xdp::new(ctx);
+    let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
+    let frame = parse_ipv4(&xdp, ethernet, ip)?;
+    let L4::Tcp(tcp) = frame.l4 else {
+        return Err(DropReason::UnsupportedProtocol);
+    };
+    let number = SynNumbers::of(tcp).number;
+    let sequence = tcp.sequence.get().get();
+    let key = FlowKey::of_request(&frame, id);
+    let key = whole(&key);
+    let piece = Piece::of(&frame, tcp);
+    let mut slot = ClaimedSlot::claim(key)?;
+    let head = slot.head();
+    let first = u32::from(head.lengths[0]);
+    let is_next = head.flags & HELLO_IN_PART != 0
+        && head.key == *key
+        && head.number == number
+        && sequence == head.isn.wrapping_add(1).wrapping_add(first);
+    let end = if is_next {
+        head.lengths[1] = piece.length as u16;
+        head.sums[1] = sum as u16;
+        head.flags &= !HELLO_IN_PART;
+        if is_open {
+            head.flags &= !HELLO_HAS_SUMS;
+        }
+        if let Some(times) = times {
+            head.time = times.value;
+        }
+        let loaded = slot.load::<MAX_PIECE_BYTES>(ctx, piece.at, first, piece.length);
+        loaded.and_then(|()| slot.submit(first + piece.length))
+    } else {
+        Err(DropReason::HelloUnordered)
+    };
+    slot.leave();
+    end.map(|()| Verdict::Consumed)
+}
+
+/// [`splice::times`] of a segment, as [`TimesBits`]. A subprogram, which the verifier walks once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_times(ctx: *mut xdp_md) -> u64 {
+    TimesBits::of(splice::times(&Xdp::new(&XdpContext::new(ctx)))).raw()
+}
+
+/// The data of a segment.
+struct Piece {
+    /// Where they are in the frame.
+    at: u32,
+    length: u32,
+}
+
+impl Piece {
+    #[inline(always)]
+    fn of(frame: &Ipv4Frame<'_>, tcp: &Tcp) -> Self {
+        Self {
+            at: TCP_AT + u32::from(tcp.data_offset.get() >> 4) * 4,
+            length: u32::from(frame.payload),
+        }
+    }
+}
+
+/// [`payload::sum`] of a segment that has been parsed. A subprogram, which the verifier walks once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_payload_sum(ctx: *mut xdp_md) -> u32 {
+    payload::sum(&Xdp::new(&XdpContext::new(ctx)))
+        .unwrap_or_default()
+        .into()
+}

@@ -1,0 +1,139 @@
+//! Slots of hellos: memory that a segment is copied to, and userspace is given from.
+
+use core::ptr;
+
+use aya_ebpf::{helpers::generated::bpf_xdp_load_bytes, programs::XdpContext};
+use lb_common::{
+    maps::{
+        flow::FlowKey,
+        hello::{HELLO_SLOTS as COUNT, HelloHead, HelloSlot, MAX_HELLO_BYTES},
+    },
+    verdict::DropReason,
+};
+
+use crate::{
+    flow::atomic,
+    maps::{HASH_KEY, HELLO_SLOTS, HELLOS},
+};
+
+/// A slot that this CPU has, until it is [left](Self::leave).
+pub(super) struct ClaimedSlot {
+    slot: *mut HelloSlot,
+    word: u32,
+}
+
+/// Odd: a CPU has the slot.
+const CLAIMED: u32 = 1;
+
+impl ClaimedSlot {
+    /// That of the hello of a tuple, if no other CPU has it.
+    #[inline(always)]
+    pub(super) fn claim(key: &FlowKey) -> Result<Self, DropReason> {
+        let hash = HASH_KEY.get(0).ok_or(DropReason::RecordMissing)?;
+        let index = hash.of(key.packed().words()) & (COUNT - 1);
+        let slot = HELLO_SLOTS.get_ptr_mut(index);
+        let slot = slot.ok_or(DropReason::RecordMissing)?;
+        // SAFETY: a live value of an array map, which is never freed.
+        let place = unsafe { &raw mut (*slot).word };
+        // SAFETY: as above; other CPUs change it by atomic operations only.
+        let word = unsafe { place.read_volatile() };
+        // SAFETY: as above.
+        let is_free =
+            word & CLAIMED == 0 && unsafe { atomic::compare_and_swap(place, word, word | CLAIMED) };
+        match is_free {
+            true => Ok(Self { slot, word }),
+            false => Err(DropReason::HellosFull),
+        }
+    }
+
+    /// Gives it back.
+    #[inline(always)]
+    pub(super) fn leave(self) {
+        // SAFETY: as in `claim`.
+        let place = unsafe { &raw mut (*self.slot).word };
+        // SAFETY: as above.
+        let _was_ours = unsafe {
+            atomic::compare_and_swap(place, self.word | CLAIMED, self.word.wrapping_add(2))
+        };
+    }
+
+    #[inline(always)]
+    pub(super) fn head(&mut self) -> &mut HelloHead {
+        // SAFETY: a live value of an array map that this CPU has claimed, and none of whose references is held.
+        unsafe { &mut (*self.slot).head }
+    }
+
+    /// Copies `length` bytes of the frame, from `from` on, to the place `at`: `MOST` at most, and where as many have room.
+    #[inline(always)]
+    pub(super) fn load<const MOST: u32>(
+        &mut self,
+        ctx: &XdpContext,
+        from: u32,
+        at: u32,
+        length: u32,
+    ) -> Result<(), DropReason> {
+        // One less, and then one more: the verifier sees that there is a byte.
+        let (beyond_first, at) = (compared_anew(length.wrapping_sub(1)), compared_anew(at));
+        if beyond_first >= u64::from(MOST) || at > u64::from(MAX_HELLO_BYTES - MOST) {
+            return Err(DropReason::HelloUnordered);
+        }
+        let length = beyond_first as u32 + 1;
+        // SAFETY: as for `head`.
+        let bytes = unsafe { &raw mut (*self.slot).bytes }.cast::<u8>();
+        // SAFETY: the bytes are inside the slot, as was compared above; the helper refuses what is not in the frame.
+        let done = unsafe {
+            bpf_xdp_load_bytes(
+                ctx.ctx,
+                from,
+                bytes.wrapping_add(at as usize).cast(),
+                length,
+            )
+        };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(DropReason::Malformed)
+        }
+    }
+
+    /// The first bytes.
+    #[inline(always)]
+    pub(super) fn first<const N: usize>(&self) -> [u8; N] {
+        // SAFETY: as for `head`; no slot has less.
+        let bytes = unsafe { &raw const (*self.slot).bytes };
+        // SAFETY: as above.
+        unsafe { bytes.cast::<[u8; N]>().read_volatile() }
+    }
+
+    /// Gives userspace the head and as many of the bytes.
+    #[inline(always)]
+    pub(super) fn submit(&self, length: u32) -> Result<(), DropReason> {
+        let length = compared_anew(length);
+        if length > u64::from(MAX_HELLO_BYTES) {
+            return Err(DropReason::Malformed);
+        }
+        let bytes = size_of::<HelloHead>() + length as usize;
+        // SAFETY: as for `head`.
+        let head = unsafe { &raw const (*self.slot).head };
+        // SAFETY: the head, and behind it, without padding (asserted below), the bytes.
+        let record = unsafe { &*ptr::slice_from_raw_parts(head.cast::<u8>(), bytes) };
+        HELLOS
+            .output_untyped(record, 0)
+            .map_err(|_| DropReason::HellosFull)
+    }
+}
+
+/// The same number. What the compiler knows of it, and the verifier does not, is forgotten: so it is compared in the
+/// register that a helper gets.
+#[inline(always)]
+fn compared_anew(number: u32) -> u64 {
+    let mut number = u64::from(number);
+    // SAFETY: no instruction.
+    unsafe { core::arch::asm!("", inlateout("r1") number) };
+    number
+}
+
+const _: () = assert!(
+    core::mem::offset_of!(HelloSlot, bytes)
+        == core::mem::offset_of!(HelloSlot, head) + size_of::<HelloHead>()
+);

@@ -1,0 +1,109 @@
+//! The keys of SYN cookies, in the data plane's memory.
+
+use std::{io, path::Path, sync::atomic::Ordering};
+
+use anyhow::Result;
+use lb_common::maps::cookies::{COOKIE_KEYS, CookieKey, CookieKeys};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::{flows::coarse_now, mapped::MappedArray};
+
+/// The mapped array `COOKIES`. One process writes it at a time.
+#[derive(Debug)]
+pub struct Cookies {
+    keys: MappedArray<CookieKeys>,
+}
+
+/// Places of words in the record.
+const EPOCH: usize = 0;
+const BEAT: usize = 1;
+/// Of those of eight bytes: the first of the key of an even epoch, and of an odd one.
+const EVEN: usize = 1;
+const ODD: usize = 3;
+
+impl Cookies {
+    /// Maps the array that is pinned in `folder`, and makes keys if there are none: others would refuse clients that were
+    /// answered by an earlier process.
+    ///
+    /// # Errors
+    ///
+    /// If the pin is missing, the kernel refuses the mapping, or has no random numbers.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let keys = MappedArray::open(folder, "COOKIES")?;
+        let cookies = Self { keys };
+        if cookies.epoch() == 0 {
+            cookies.turn()?;
+            cookies.turn()?;
+        }
+        Ok(cookies)
+    }
+
+    fn epoch(&self) -> u32 {
+        let epoch = self.keys.word(COOKIE_KEYS, EPOCH);
+        epoch.map_or(0, |epoch| epoch.load(Ordering::Acquire))
+    }
+
+    /// Begins the next epoch, with a new key: the key first, so that no SYN is answered by the one that it replaces.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel has no random numbers.
+    pub fn turn(&self) -> io::Result<()> {
+        let next = self.epoch().wrapping_add(1);
+        let first = if next & 1 == 0 { EVEN } else { ODD };
+        let CookieKey { low, high } = CookieKey {
+            low: random()?,
+            high: random()?,
+        };
+        for (place, half) in [(first, low), (first + 1, high)] {
+            if let Some(word) = self.keys.long_word(COOKIE_KEYS, place) {
+                word.store(half, Ordering::Relaxed);
+            }
+        }
+        if let Some(epoch) = self.keys.word(COOKIE_KEYS, EPOCH) {
+            epoch.store(next, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Notes that a process takes hellos.
+    pub fn beat(&self) {
+        if let (Some(beat), Ok(now)) = (self.keys.word(COOKIE_KEYS, BEAT), coarse_now()) {
+            beat.store(now, Ordering::Relaxed);
+        }
+    }
+}
+
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes[..], GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_has_a_key_of_its_own_and_the_one_before_keeps_its() {
+        let cookies = Cookies {
+            keys: MappedArray::anonymous(1),
+        };
+        let read = || cookies.keys.read(COOKIE_KEYS).unwrap();
+        let mut before = read();
+        for epoch in 1..6 {
+            cookies.turn().unwrap();
+            let now = read();
+            assert_eq!(now.epoch, epoch);
+            assert_ne!(now.key(epoch), CookieKey::default());
+            assert_ne!(now.key(epoch), before.key(epoch));
+            assert_eq!(now.key(epoch - 1), before.key(epoch - 1));
+            assert_eq!(now.beat, 0);
+            before = now;
+        }
+        cookies.beat();
+        let now = coarse_now().unwrap();
+        assert!(now.wrapping_sub(read().beat) < 1000);
+        assert_eq!(read().keys, before.keys);
+    }
+}

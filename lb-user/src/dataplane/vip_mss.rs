@@ -1,0 +1,48 @@
+//! The segment sizes that clients of shared VIPs are held to, as SYN-ACKs by cookies have them.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::Result;
+
+use super::mapped::MappedArray;
+
+/// The mapped array `VIP_MSS`.
+#[derive(Clone, Debug)]
+pub struct VipMss(Arc<MappedArray<u64>>);
+
+impl VipMss {
+    /// Maps the array that is pinned in `folder`. What backends took for an earlier process is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// If the pin is missing or the kernel refuses the mapping.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let sizes = MappedArray::open(folder, "VIP_MSS")?;
+        (0..sizes.len()).for_each(|service| sizes.write(service, 0));
+        Ok(Self(Arc::new(sizes)))
+    }
+
+    /// From now on SYN-ACKs for the service with this id announce no larger segments.
+    pub fn limit(&self, service: u16, mss: u16) {
+        let known = self.0.read(service.into()).unwrap_or_default();
+        if known == 0 || u64::from(mss) < known {
+            self.0.write(service.into(), mss.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_size_counts() {
+        let sizes = VipMss(Arc::new(MappedArray::anonymous(3)));
+        for (mss, expected) in [(1400, 1400), (1420, 1400), (1300, 1300)] {
+            sizes.limit(2, mss);
+            assert_eq!(sizes.0.read(2), Some(expected));
+        }
+        assert_eq!(sizes.0.read(1), Some(0));
+        sizes.limit(3, 1300);
+    }
+}

@@ -1,0 +1,153 @@
+//! Hellos of clients whose SYNs the data plane has answered by cookies: a thread takes them, and gives each to one of the
+//! threads in the cell of its network, which makes a socket of it. The same thread turns the keys of cookies.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    accept::{Context, begin_rebuilt},
+    client_sockets::{ClientSockets, MARK_INTERVAL},
+    workers::ThreadLoad,
+};
+use crate::{
+    dataplane::{
+        cookies::Cookies,
+        hellos::{HelloRecord, HelloRing},
+    },
+    network::cell_thread,
+};
+
+/// Hellos that wait for a thread; more are dropped, and repeated by their clients.
+const MAX_WAITING: usize = 1024;
+/// How often the data plane is noted to have a process for its hellos.
+const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a key of cookies is that of new ones.
+const EPOCH_TIME: Duration = Duration::from_secs(60);
+/// How often connections are looked for that no process has any more.
+const ABANDONED_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The threads that make sockets, by the id of their network.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HelloQueues(Arc<Mutex<BTreeMap<u16, Vec<HelloQueue>>>>);
+
+#[derive(Debug)]
+struct HelloQueue {
+    sender: mpsc::Sender<HelloRecord>,
+    load: ThreadLoad,
+}
+
+impl HelloQueues {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u16, Vec<HelloQueue>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hellos of a thread with this load, in the cell of the network with this id.
+    pub(super) fn of_thread(&self, network: u16, load: ThreadLoad) -> mpsc::Receiver<HelloRecord> {
+        let (sender, receiver) = mpsc::channel(MAX_WAITING);
+        let queue = HelloQueue { sender, load };
+        self.known().entry(network).or_default().push(queue);
+        receiver
+    }
+
+    /// Gives a hello to the thread of its network that carries the fewest clients.
+    fn give(&self, hello: HelloRecord) {
+        let mut known = self.known();
+        let Some(queues) = known.get_mut(&hello.head.key.network) else {
+            return;
+        };
+        queues.retain(|queue| !queue.sender.is_closed());
+        let queue = queues.iter().min_by_key(|queue| queue.load.count());
+        if let Some(queue) = queue {
+            // Its client repeats it.
+            let _full = queue.sender.try_send(hello);
+        }
+    }
+}
+
+/// Makes sockets of the hellos that a thread is given, for ever.
+pub(super) async fn take(mut hellos: mpsc::Receiver<HelloRecord>, shared: Rc<Context>) {
+    while let Some(hello) = hellos.recv().await {
+        begin_rebuilt(&hello, &shared);
+    }
+}
+
+/// The thread that takes hellos. It ends with the sender of `ends`.
+pub(super) fn start(
+    maps: &Path,
+    queues: HelloQueues,
+    sockets: ClientSockets,
+    ceased: watch::Receiver<bool>,
+    ends: watch::Receiver<()>,
+) -> Result<JoinHandle<()>> {
+    let cookies = Cookies::open(maps)?;
+    cookies.beat();
+    let maps = maps.to_owned();
+    let thread = cell_thread::start_listener("hellos".to_owned(), None, move |runtime| {
+        runtime.block_on(async {
+            let _guard = runtime.enter();
+            match HelloRing::open(&maps) {
+                Ok(ring) => serve(ring, cookies, queues, sockets, ceased, ends).await,
+                Err(error) => tracing::error!(
+                    "shared VIPs with `syn_cookies` get no clients: {error:#}: please report it"
+                ),
+            }
+        });
+    });
+    thread.context("start the thread that takes hellos")
+}
+
+async fn serve(
+    mut ring: HelloRing,
+    cookies: Cookies,
+    queues: HelloQueues,
+    sockets: ClientSockets,
+    mut ceased: watch::Receiver<bool>,
+    mut ends: watch::Receiver<()>,
+) {
+    let tick = |period| {
+        let mut ticks = interval(period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
+    };
+    let (mut beats, mut epochs) = (tick(BEAT_INTERVAL), tick(EPOCH_TIME));
+    let (mut marks, mut sweeps) = (tick(MARK_INTERVAL), tick(ABANDONED_INTERVAL));
+    // The first one is at once.
+    epochs.tick().await;
+    loop {
+        let takes = !*ceased.borrow_and_update();
+        tokio::select! {
+            hello = ring.next(), if takes => match hello {
+                Ok(hello) => queues.give(hello),
+                Err(error) => {
+                    tracing::error!("take the hellos of shared VIPs: {error}: please report it");
+                    return;
+                }
+            },
+            _ = beats.tick() => if takes {
+                cookies.beat();
+                sockets.forget_left(Instant::now());
+            },
+            _ = epochs.tick() => if takes && let Err(error) = cookies.turn() {
+                tracing::warn!("the key of SYN cookies stays for another minute: {error}");
+            },
+            _ = marks.tick() => sockets.mark(),
+            _ = sweeps.tick() => if takes {
+                sockets.forget_abandoned();
+            },
+            _ = ceased.changed() => {}
+            _ = ends.changed() => return,
+        }
+    }
+}

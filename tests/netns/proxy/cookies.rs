@@ -1,0 +1,133 @@
+//! Shared VIPs whose SYNs are answered by cookies: the kernel of the cell gets a connection with its first bytes.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::SocketAddrV4,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use lb_tests::{
+    oracle::capture::Capture,
+    product::{config::Keys, lb::Lb},
+    servers::teller,
+    topology::{self, Topology, VIP},
+    traffic::{
+        client::{open, open_from},
+        conn_pair::reset,
+        hello::named,
+    },
+};
+
+use crate::{
+    handoff::connections::handed_over,
+    nic::cell::inside,
+    proxy::{
+        guard::teller,
+        sni::{ROUTES, SHARED, Site, config, reaches},
+    },
+};
+
+/// A SYN-ACK by a cookie, as pcap says it: its window is that of two segments, which no kernel has.
+const SYN_ACK: &str = "tcp[tcpflags] & tcp-syn != 0 and tcp[14:2] = 2920";
+
+/// How long a thing may take that takes no time.
+const SOON: Duration = Duration::from_secs(10);
+
+fn always() -> Keys {
+    Keys::from("syn_cookies: always").with(ROUTES)
+}
+
+/// The counter of a cell's kernel with this name.
+fn counted(site: &topology::Site, name: &str) -> Result<u64> {
+    let counters = inside(site, "tenant-a", "nstat -asz")?;
+    let line = counters.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(value
+        .with_context(|| format!("no {name} in {counters}"))?
+        .parse()?)
+}
+
+/// Each client gets its SYN-ACK from XDP, and its connection is a socket only from its hello on: the kernel has accepted
+/// none. Behind it goes on what goes on behind an accepted one.
+#[privileged_test]
+fn a_client_is_answered_by_a_cookie_and_handed_over() -> Result<()> {
+    let topology = Topology::poc()?;
+    let site = Site::new(&topology)?;
+    let lb = Lb::start(&topology, &site.config(always()))?;
+    let client = topology.client();
+    let filter = format!("src {VIP} and {SYN_ACK}");
+    let capture = Capture::start(&client.netns, "eth0", &filter, topology.dir())?;
+    let mut count = 0;
+    for version in ["-tls1_2", "-tls1_3"] {
+        for (asked, name) in [
+            ("a.lab", "a.lab"),
+            ("C.Lab", "c.lab"),
+            ("x.y.b.lab", "b.lab"),
+        ] {
+            reaches(client, Some(asked), name, version)?;
+            count += 1;
+        }
+    }
+    assert_eq!(handed_over(&lb)?, count);
+    assert_eq!(counted(&topology, "TcpPassiveOpens")?, 0);
+    let answers = capture.stop()?;
+    assert_eq!(answers.len(), usize::try_from(count)?, "{answers:?}");
+    Ok(())
+}
+
+/// While no process runs, the kernel has no socket for a client, and XDP answers it all the same: it waits for the next
+/// process, which serves it.
+#[privileged_test]
+fn a_client_waits_for_the_next_process() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _teller = teller(&topology.nodes[2], "right")?;
+    let config = config(&topology, always());
+    let mut lb = Lb::start(&topology, &config)?;
+    let client = topology.client();
+    let hello = named(b"c.lab");
+    let ask = || {
+        client
+            .netns
+            .inside(|| teller::ask(SHARED, &[&hello], Duration::ZERO))?
+    };
+    assert_eq!(ask()?.as_deref(), Some("right"));
+    lb.kill()?;
+    // A listener that died with its process would refuse it.
+    let early = client.netns.inside(|| open(None, SHARED))??;
+    thread::scope(|scope| {
+        let early = scope.spawn(|| teller::ask_on(early, &[&hello], Duration::ZERO));
+        lb.restart(&config)?;
+        let found = early.join().map_err(|_| anyhow!("the client panicked"))?;
+        assert_eq!(found?.as_deref(), Some("right"));
+        assert_eq!(ask()?.as_deref(), Some("right"));
+        Ok(())
+    })
+}
+
+/// A connection from a port that has just had one is another one.
+#[privileged_test]
+fn a_port_may_have_one_connection_after_the_other() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _teller = teller(&topology.nodes[2], "right")?;
+    let lb = Lb::start(&topology, &config(&topology, always()))?;
+    let client = topology.client();
+    let from = SocketAddrV4::new(client.address, 41_000);
+    let hello = named(b"c.lab");
+    for round in 0..10 {
+        let stream = client.netns.inside(|| open_from(Some(from), SHARED))?;
+        let mut stream = stream.with_context(|| format!("round {round}"))?;
+        stream.set_read_timeout(Some(SOON))?;
+        stream.write_all(&hello)?;
+        let mut name = [0; 5];
+        stream
+            .read_exact(&mut name)
+            .with_context(|| format!("round {round}"))?;
+        assert_eq!(&name, b"right");
+        // Of a socket that closes in peace the port is not free for a minute.
+        reset(stream)?;
+    }
+    assert_eq!(handed_over(&lb)?, 10);
+    Ok(())
+}

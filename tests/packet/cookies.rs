@@ -36,6 +36,21 @@ services:
     sni: { syn_cookies: always, routes: [{ names: [a.lab], pool: kas }] }
 "#;
 
+/// A service of the same kind, at another port.
+pub(super) const SERVICE: &str = r#"shared: { network: tenant-a, listen: ["192.168.203.110:443/tcp"], sni: { syn_cookies: always, routes: [{ names: [a.lab], pool: kas-a }] } }"#;
+
+/// Leaves a hello to [`SERVICE`] in the ring of hellos.
+pub(super) fn leave_hello(lb: &mut DataPlane) {
+    const VIP: &str = "192.168.203.110:443";
+    begin_epoch(lb, 8);
+    let syn = request(CLIENT_A, VIP, SYN_ONLY).numbers(ISN, 0);
+    let answer = lb.receive(Port::Tenant, &syn.bytes()).frame;
+    let number = Segment::read(&answer).expect("an answer").sequence;
+    let first = request(CLIENT_A, VIP, ACK_ONLY);
+    let first = first.numbers(ISN.wrapping_add(1), number.wrapping_add(1));
+    consumed(lb, &first.payload(&hello()));
+}
+
 const ISN: u32 = 0xffff_ff00;
 /// What Linux sends: MSS 1460, SACK, timestamps, scale 7.
 const OPTIONS: [u8; 20] = [

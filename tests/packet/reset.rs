@@ -6,11 +6,13 @@ use aya::maps::MapInfo;
 use lb_tests::{oracle::map_content::Content, product::program::DataPlane};
 use lb_user::dataplane::object::{MAPS, PROGRAMS};
 
-use super::{given::*, six};
+use super::{cookies, given::*, six};
 
-/// With a flow log, so that there are events.
+/// With a flow log, so that there are events, and a shared VIP, so that there are hellos.
 fn logged() -> String {
-    format!("{CONFIG}log: {{ flows: /flows.json }}\n")
+    let shared = format!("services:\n  {}", cookies::SERVICE);
+    let config = CONFIG.replace("services:", &shared);
+    format!("{config}log: {{ flows: /flows.json }}\n")
 }
 
 /// What every map holds, by name.
@@ -30,9 +32,10 @@ fn differences(
     names
 }
 
-/// Traces in every map: the programs' own, which are in the flow events as well, and then everything else.
+/// Traces in every map: the programs' own, which are in the flow events and the hellos as well, and then everything else.
 fn leave_traces(lb: &mut DataPlane) {
     establish(lb, CLIENT_A, 1024);
+    cookies::leave_hello(lb);
     for (name, map) in lb.raw_maps() {
         map.scribble().expect(name);
     }

@@ -13,6 +13,7 @@ fn verdicts_are_those_of_status() {
     set(Verdict::Returned.slot(), 3);
     set(Verdict::Forwarded.slot(), 4);
     set(Verdict::Delivered.slot(), 5);
+    set(Verdict::Consumed.slot(), 9);
     set(Verdict::Dropped(DropReason::NoService).slot(), 6);
     set(refusal_slot(DropReason::NoService as u32, true), 7);
     set(Verdict::Dropped(DropReason::Malformed).slot(), 8);
@@ -25,6 +26,7 @@ fn verdicts_are_those_of_status() {
         ("transmitted", 5),
         ("forwarded", 4),
         ("delivered", 5),
+        ("consumed", 9),
         ("dropped", 14),
         ("refused", 7),
     ];

@@ -59,7 +59,7 @@ pub(crate) const KEPT: &str = "0000008000003000";
 /// What threads keep that hear clients and backends: no CAP_NET_RAW.
 pub(crate) const OF_LISTENERS: &str = "0000008000001000";
 /// The first letters of their names.
-pub(crate) const LISTENERS: [&str; 2] = ["vip-", "health-"];
+pub(crate) const LISTENERS: [&str; 3] = ["vip-", "health-", "hellos"];
 /// What a start has that may not change its bounding set.
 const BOUND: &str = "000000c000203000";
 pub(crate) const NONE: &str = "0000000000000000";

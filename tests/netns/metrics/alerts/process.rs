@@ -60,7 +60,7 @@ const EMPTY: [&str; 2] = [
 /// Between two scrapes, and what each may take: a control plane has 2 s to answer.
 const PATIENT_SCRAPE: &str = "3s";
 /// Descriptors that the process may have.
-const FEW: &[&str] = &["prlimit", "--nofile=256"];
+const FEW: &[&str] = &["prlimit", "--nofile=280"];
 /// Clients of the shared VIP: more than there are descriptors for.
 const CLIENTS: usize = 60;
 

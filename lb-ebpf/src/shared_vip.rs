@@ -63,7 +63,7 @@ fn receive(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReaso
         return Outcome::from_raw(syn::lb_answer(ctx.ctx, id.into(), service)).result();
     }
     match socket {
-        Some(socket) if !socket.is_over(&frame, tcp, key) => {
+        Some(socket) if !socket.is_over(tcp, key) => {
             socket.touch();
             sockets::deliver(ctx, &network)
         }

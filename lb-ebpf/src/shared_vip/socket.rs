@@ -6,7 +6,7 @@ use lb_common::{
         flow::FlowKey,
     },
     syn_cookie::CookieStanding,
-    wire::{Ipv4Frame, header::Tcp},
+    wire::header::Tcp,
 };
 
 use super::cookie::{self, SynNumbers};
@@ -53,12 +53,11 @@ impl Socket {
         }
     }
 
-    /// Whether this segment is the first one of another connection from the client's port: of a SYN that was answered
+    /// Whether this segment, or ACK, is the first one of another connection from the client's port: of a SYN that was answered
     /// since, with another number.
     #[inline(always)]
-    pub(super) fn is_over(self, frame: &Ipv4Frame<'_>, tcp: &Tcp, key: &FlowKey) -> bool {
+    pub(super) fn is_over(self, tcp: &Tcp, key: &FlowKey) -> bool {
         load!(self, state) == REOPENED
-            && frame.payload > 0
             && SynNumbers::of(tcp).isn != load!(self, isn)
             && matches!(cookie::judge(tcp, key), CookieStanding::Right { .. })
     }

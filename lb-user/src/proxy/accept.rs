@@ -45,7 +45,6 @@ use super::{
     splice::{
         negotiated::Agreed,
         port_lease::{LEASE_HEARTBEAT, PUT_BACK_INTERVAL, PortLeases},
-        rebuilt,
     },
     workers::{self, ThreadLoad, Workers},
 };
@@ -275,7 +274,7 @@ pub(super) struct CookieWork {
     network: u16,
     queues: HelloQueues,
     /// Their connections.
-    sockets: ClientSockets,
+    pub(super) sockets: ClientSockets,
     /// The segment sizes that they are held to.
     pub(super) sizes: VipMss,
 }
@@ -514,43 +513,9 @@ async fn accept_one(
     Ok(())
 }
 
-/// Makes a socket of the connection of a client that was answered by a cookie, and serves it.
-pub(super) fn begin_rebuilt(hello: &HelloRecord, shared: &Rc<Context>) {
-    let (vip, client) = rebuilt::ends(&hello.head.key);
-    let is_served = shared
-        .service(vip)
-        .is_some_and(|service| matches!(service.routing, Routing::Sni(_)));
-    let Some(cookies) = shared.cookies.as_ref().filter(|_| is_served) else {
-        return;
-    };
-    if !rebuilt::is_whole(hello) || rebuilt::is_late(hello) {
-        return;
-    }
-    let syn = rebuilt::syn(&hello.head);
-    let entered = cookies.sockets.enter(hello.head.key, syn);
-    let made = entered.and_then(|socket| {
-        let Some(socket) = socket else {
-            return Ok(None);
-        };
-        let stream = rebuilt::rebuild(hello).context("make a socket of its numbers")?;
-        Ok(Some((stream, socket)))
-    });
-    match made {
-        Ok(Some((stream, socket))) => {
-            let addresses = ConnectionAddresses { client, vip };
-            begin(stream, addresses, Some(socket), shared);
-        }
-        Ok(None) => {}
-        Err(error) => tracing::warn!(
-            network = shared.network,
-            address = %vip,
-            "the connection of {client}, which was opened by a cookie, is not served: {error:#}"
-        ),
-    }
-}
-
-/// Serves a client, in a task of its own, if there is a descriptor for it.
-fn begin(
+/// Serves a client, in a task of its own, if there is a descriptor for it. `rebuilt` is one whose socket was made of a
+/// hello.
+pub(super) fn begin(
     client: TcpStream,
     addresses: ConnectionAddresses,
     rebuilt: Option<ClientSocket>,

@@ -17,8 +17,11 @@ use tokio::{
 };
 
 use super::{
-    accept::{Context, begin_rebuilt},
+    accept::{Context, begin},
     client_sockets::{ClientSockets, MARK_INTERVAL},
+    dial::select::ConnectionAddresses,
+    snapshot::Routing,
+    splice::rebuilt,
     workers::ThreadLoad,
 };
 use crate::{
@@ -79,7 +82,43 @@ impl HelloQueues {
 /// Makes sockets of the hellos that a thread is given, for ever.
 pub(super) async fn take(mut hellos: mpsc::Receiver<HelloRecord>, shared: Rc<Context>) {
     while let Some(hello) = hellos.recv().await {
-        begin_rebuilt(&hello, &shared);
+        rebuild(&hello, &shared);
+    }
+}
+
+/// Makes a socket of the connection of a client that was answered by a cookie, and serves it.
+fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
+    let (vip, client) = rebuilt::ends(&hello.head.key);
+    let is_served = shared
+        .service(vip)
+        .is_some_and(|service| matches!(service.routing, Routing::Sni(_)));
+    let Some(cookies) = shared.cookies.as_ref().filter(|_| is_served) else {
+        return;
+    };
+    if !rebuilt::is_whole(hello) || rebuilt::is_late(hello) {
+        return;
+    }
+    let syn = rebuilt::syn(&hello.head);
+    let entered = cookies.sockets.enter(hello.head.key, syn);
+    let made = entered.and_then(|socket| {
+        let Some(socket) = socket else {
+            return Ok(None);
+        };
+        let stream = rebuilt::rebuild(hello).context("make a socket of its numbers")?;
+        Ok(Some((stream, socket)))
+    });
+    match made {
+        Ok(Some((stream, socket))) => {
+            let addresses = ConnectionAddresses { client, vip };
+            begin(stream, addresses, Some(socket), shared);
+        }
+        Ok(None) => {}
+        // A client may bring this about: one line for each would fill the log.
+        Err(error) => tracing::debug!(
+            network = shared.network,
+            address = %vip,
+            "the connection of {client}, which was opened by a cookie, is not served: {error:#}"
+        ),
     }
 }
 

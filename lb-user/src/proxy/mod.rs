@@ -2,7 +2,8 @@
 //! Nothing of TLS is opened.
 //!
 //! ```text
-//! accept (threads in each cell: accept, dial) -> admission (clients without a backend yet)
+//! accept (threads in each cell: accept, dial), or hellos (clients behind SYN cookies, whose sockets are made)
+//!   -> admission (clients without a backend yet)
 //!   -> sni: proxy_protocol::decode (the proxy's header about its client), lb_common::client_hello -> route (the pool)
 //!        -> dial (a connection to one of its backends)
 //!        -> splice (the header of proxy_protocol::encode first, if the pool wants one: the data plane goes on),

@@ -321,23 +321,23 @@ fn a_wrong_number_opens_nothing() {
 fn a_hello_of_two_segments_waits_for_the_second() {
     let mut lb = start();
     let answer = Answer::to(&mut lb, &OPTIONS);
-    let whole = hello();
-    let (one, other) = whole.split_at(20);
+    let whole = [&[22, 3, 1, 3, 0][..], &[7; 0x300]].concat();
+    let (one, other) = whole.split_at(600);
     let first = answer.segment(0, ACK_ONLY).payload(one);
-    let second = answer.segment(20, ACK_ONLY).payload(other);
+    let second = answer.segment(600, ACK_ONLY).payload(other);
     // Swapped: the second one comes again.
     assert_dropped(&mut lb, Port::Tenant, &second.bytes(), "hello_unordered");
     consumed(&mut lb, &first);
     assert!(lb.hellos().is_empty());
     // What does not follow at once is not the next one.
-    let far = answer.segment(21, ACK_ONLY).payload(other).bytes();
+    let far = answer.segment(601, ACK_ONLY).payload(other).bytes();
     assert_dropped(&mut lb, Port::Tenant, &far, "hello_unordered");
     consumed(&mut lb, &second);
     let hellos = lb.hellos();
     assert_eq!(hellos.len(), 1);
     assert_eq!(
         (hellos[0].bytes.as_slice(), hellos[0].head.lengths),
-        (&whole[..], [20, 40])
+        (&whole[..], [600, 173])
     );
     for (piece, sum) in [one, other].into_iter().zip(hellos[0].head.sums) {
         assert!(payload::is_whole(piece, sum));
@@ -351,17 +351,19 @@ fn a_hello_of_two_segments_waits_for_the_second() {
     assert_eq!(hellos.len(), 1);
     assert_eq!(
         (hellos[0].bytes.as_slice(), hellos[0].head.lengths),
-        (one, [20, 0])
+        (one, [600, 0])
     );
 }
 
-/// What is no record of TLS goes on as it is, however short.
+/// What is no record of TLS goes on as it is, however short, and what its sender has cut off itself.
 #[privileged_test]
-fn what_is_no_hello_goes_to_userspace_at_once() {
+fn what_no_segment_has_cut_off_goes_to_userspace_at_once() {
     let mut lb = start();
     let answer = Answer::to(&mut lb, &OPTIONS);
-    consumed(&mut lb, &answer.segment(0, ACK_ONLY).payload(b"G"));
-    assert_eq!(lb.hellos().len(), 1);
+    for piece in [b"G", &hello()[..1], &hello()[..59]] {
+        consumed(&mut lb, &answer.segment(0, ACK_ONLY).payload(piece));
+        assert_eq!(lb.hellos().len(), 1);
+    }
 }
 
 /// Without a process that takes hellos a client is refused loudly; its SYN is answered, because the process may be back

@@ -67,19 +67,17 @@ pub struct HelloSlot {
 const HANDSHAKE: u8 = 22;
 const RECORD_HEADER: u32 = 5;
 
+/// Fewer bytes than this in a segment have not been cut off by the size of segments, so its sender waits for something:
+/// every end takes as many (RFC 9293 section 3.7.1).
+const MIN_CUT_BYTES: u32 = 536;
+
 /// Whether a second segment is to be awaited behind a first one of so many bytes, of which these are the first five:
-/// its TLS record goes on. What is no record goes to userspace as it is.
+/// its TLS record goes on, and was cut off there. What is no record goes to userspace as it is.
 #[inline(always)]
 pub const fn goes_on(first: [u8; RECORD_HEADER as usize], bytes: u32) -> bool {
     let [kind, _, _, high, low] = first;
     let record = RECORD_HEADER + ((high as u32) << 8 | low as u32);
-    if bytes == 0 || bytes > MAX_PIECE_BYTES {
-        false
-    } else if bytes < RECORD_HEADER {
-        kind == HANDSHAKE
-    } else {
-        kind == HANDSHAKE && bytes < record
-    }
+    MIN_CUT_BYTES <= bytes && bytes <= MAX_PIECE_BYTES && kind == HANDSHAKE && bytes < record
 }
 
 #[cfg(test)]
@@ -92,14 +90,14 @@ mod tests {
             let [high, low] = length.to_be_bytes();
             [22, 3, 1, high, low]
         };
-        assert!(!goes_on(hello(512), 517) && !goes_on(hello(512), 600));
-        assert!(goes_on(hello(512), 516) && goes_on(hello(512), 5) && goes_on(hello(0xffff), 1448));
-        assert!(goes_on([22, 0, 0, 0, 0], 1));
+        assert!(!goes_on(hello(1700), 1705) && !goes_on(hello(600), 610));
+        assert!(goes_on(hello(1700), 1448) && goes_on(hello(532), 536));
+        assert!(!goes_on(hello(1700), 535) && !goes_on([22, 0, 0, 0, 0], 1));
         assert!(
-            !goes_on([0x0d, 0x0a, 0x0d, 0x0a, 0], 28),
+            !goes_on([0x0d, 0x0a, 0x0d, 0x0a, 0], 600),
             "a header of PROXY"
         );
-        assert!(!goes_on(*b"GET /", 400) && !goes_on([0; 5], 1));
+        assert!(!goes_on(*b"GET /", 600) && !goes_on([0; 5], 600));
         assert!(
             !goes_on(hello(4000), 2000),
             "no second one has room behind it"

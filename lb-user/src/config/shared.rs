@@ -175,9 +175,9 @@ pub enum Ech {
 #[serde(rename_all = "lowercase")]
 pub enum SynCookies {
     /// Not by the data plane. The kernel of the cell may do so under a flood.
-    #[default]
     Never,
     /// By the data plane, each one.
+    #[default]
     Always,
 }
 

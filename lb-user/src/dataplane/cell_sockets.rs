@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::maps::{HashMap, Map, MapData};
 use lb_common::maps::{cell_socket::CellSocket, flow::FlowKey};
-use nix::errno::Errno;
 
 use super::flows::coarse_now;
 
@@ -13,17 +12,6 @@ use super::flows::coarse_now;
 #[derive(Debug)]
 pub struct CellSocketMap {
     map: HashMap<MapData, FlowKey, CellSocket>,
-}
-
-/// What has become of an entry that was to be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entered {
-    /// It is there now.
-    New,
-    /// It has been there: the client has repeated its hello.
-    Repeated,
-    /// One of an earlier connection of the same tuple is there.
-    Other,
 }
 
 impl CellSocketMap {
@@ -39,43 +27,39 @@ impl CellSocketMap {
         Ok(Self { map })
     }
 
-    /// Enters the connection of a client whose SYN had this number.
-    ///
-    /// # Errors
-    ///
-    /// If the map is full.
-    pub fn enter(&mut self, key: &FlowKey, isn: u32) -> Result<Entered> {
-        const NOEXIST: u64 = 1;
-        match self.map.insert(key, &entry(isn)?, NOEXIST) {
-            Ok(()) => Ok(Entered::New),
-            Err(MapError::SyscallError(error))
-                if error.io_error.raw_os_error() == Some(Errno::EEXIST as i32) =>
-            {
-                let is_same = self.map.get(key, 0).is_ok_and(|known| known.isn == isn);
-                Ok(if is_same {
-                    Entered::Repeated
-                } else {
-                    Entered::Other
-                })
-            }
-            Err(error) => Err(error).context("enter the connection of a client of a shared VIP"),
-        }
+    /// The number of the client's SYN, if a connection of this tuple is there.
+    #[must_use]
+    pub fn isn(&self, key: &FlowKey) -> Option<u32> {
+        self.map.get(key, 0).map(|known| known.isn).ok()
     }
 
-    /// Marks a connection as live, and takes the place of one of the same tuple.
+    /// Enters a connection: what comes from its client goes into the cell. It takes the place of another one of the
+    /// same tuple.
     ///
     /// # Errors
     ///
     /// If the map is full.
+    pub fn enter(&mut self, key: &FlowKey, isn: u32) -> Result<()> {
+        let entered = self.map.insert(key, &entry(isn)?, 0);
+        entered.context("enter the connection of a client of a shared VIP")
+    }
+
+    /// Marks a connection as live, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses that.
     pub fn mark(&mut self, key: &FlowKey, isn: u32) -> Result<()> {
+        const EXIST: u64 = 2;
         let known = self.map.get(key, 0).ok();
-        let known = known.filter(|known| known.isn == isn);
-        let state = known.map_or(0, |known| known.state);
-        let entry = CellSocket {
+        let Some(CellSocket { state, .. }) = known.filter(|known| known.isn == isn) else {
+            return Ok(());
+        };
+        let marked = CellSocket {
             state,
             ..entry(isn)?
         };
-        Ok(self.map.insert(key, &entry, 0)?)
+        Ok(self.map.insert(key, &marked, EXIST)?)
     }
 
     /// Takes a connection out.

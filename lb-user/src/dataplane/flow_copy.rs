@@ -13,6 +13,8 @@ use aya::{
 use lb_common::{
     addr::Be128,
     maps::{
+        cell_socket::CellSocket,
+        cookies::CookieKeys,
         flow::{Flow, FlowKey},
         pending::Pending,
         snat::PortPage,
@@ -41,6 +43,23 @@ struct FlowMaps {
     splices: MappedArray<Splice>,
     names: HashMap<MapData, u32, SpliceName>,
     pages: MappedArray<PortPage>,
+    cookies: Option<CookieMaps>,
+}
+
+/// What clients that were answered by cookies are known by; an older data plane answers none.
+struct CookieMaps {
+    keys: MappedArray<CookieKeys>,
+    sockets: HashMap<MapData, FlowKey, CellSocket>,
+}
+
+impl CookieMaps {
+    fn open(folder: &Path) -> Option<Self> {
+        let sockets = MapData::from_pin(folder.join("CELL_SOCKETS")).ok()?;
+        Some(Self {
+            keys: MappedArray::open(folder, "COOKIES").ok()?,
+            sockets: Map::HashMap(sockets).try_into().ok()?,
+        })
+    }
 }
 
 impl FlowMaps {
@@ -59,6 +78,7 @@ impl FlowMaps {
             splices: MappedArray::open(folder, "SPLICES")?,
             names: Map::HashMap(pin("SPLICE_NAMES")?).try_into()?,
             pages: MappedArray::open(folder, "SNAT_PORTS")?,
+            cookies: CookieMaps::open(folder),
         })
     }
 
@@ -108,6 +128,7 @@ impl FlowCopy {
             self.index(*id, *before)?;
         }
         self.copy_names()?;
+        self.copy_cookies()?;
         Ok(changed.len())
     }
 
@@ -135,6 +156,20 @@ impl FlowCopy {
             let (id, name) = entry.context("read SPLICE_NAMES")?;
             let copied = self.to.names.insert(&id, &name, 0);
             copied.context("write SPLICE_NAMES")?;
+        }
+        Ok(())
+    }
+
+    /// With their keys, so that the hello of a client goes on that was answered before.
+    fn copy_cookies(&mut self) -> Result<()> {
+        let (Some(from), Some(to)) = (&self.from.cookies, &mut self.to.cookies) else {
+            return Ok(());
+        };
+        copy(&from.keys, &to.keys);
+        for entry in from.sockets.iter() {
+            let (key, socket) = entry.context("read CELL_SOCKETS")?;
+            let copied = to.sockets.insert(&key, &socket, 0);
+            copied.context("write CELL_SOCKETS")?;
         }
         Ok(())
     }

@@ -11,15 +11,18 @@ use super::mapped::MappedArray;
 pub struct VipMss(Arc<MappedArray<u64>>);
 
 impl VipMss {
-    /// Maps the array that is pinned in `folder`. What backends took for an earlier process is forgotten.
+    /// Maps the array that is pinned in `folder`, with what backends took for an earlier process.
     ///
     /// # Errors
     ///
     /// If the pin is missing or the kernel refuses the mapping.
     pub fn open(folder: &Path) -> Result<Self> {
-        let sizes = MappedArray::open(folder, "VIP_MSS")?;
-        (0..sizes.len()).for_each(|service| sizes.write(service, 0));
-        Ok(Self(Arc::new(sizes)))
+        Ok(Self(Arc::new(MappedArray::open(folder, "VIP_MSS")?)))
+    }
+
+    /// From now on SYN-ACKs for the service with this id announce what its clients' network carries.
+    pub fn forget(&self, service: u16) {
+        self.0.write(service.into(), 0);
     }
 
     /// From now on SYN-ACKs for the service with this id announce no larger segments.
@@ -43,6 +46,8 @@ mod tests {
             assert_eq!(sizes.0.read(2), Some(expected));
         }
         assert_eq!(sizes.0.read(1), Some(0));
+        sizes.forget(2);
+        assert_eq!(sizes.0.read(2), Some(0));
         sizes.limit(3, 1300);
     }
 }

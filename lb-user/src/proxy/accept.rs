@@ -69,6 +69,8 @@ pub struct Acceptors {
     threads: Vec<JoinHandle<()>>,
     shares: Shares,
     listeners: Listeners,
+    /// The segment sizes that clients are held to which are answered by cookies.
+    sizes: VipMss,
     pending: Admission,
     kept: Admission,
 }
@@ -111,7 +113,10 @@ impl Acceptors {
         maps: &Path,
     ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
-        let (queues, sockets) = (HelloQueues::default(), ClientSockets::open(maps)?);
+        let (queues, sockets) = (
+            HelloQueues::default(),
+            ClientSockets::open(maps, accounts.shares.clone())?,
+        );
         let sizes = VipMss::open(maps)?;
         let descriptors = Descriptors::of_this_process(accounts.shares.clone());
         let mut fronts = Vec::new();
@@ -135,6 +140,7 @@ impl Acceptors {
             ends: None,
             threads: Vec::new(),
             listeners,
+            sizes: sizes.clone(),
             pending: Admission::up_to(descriptors.waiting()),
             kept: Admission::up_to(descriptors.kept()),
         };
@@ -179,10 +185,20 @@ impl Acceptors {
             setup.take_turns(&sender.borrow());
             let setup = Arc::new(setup);
             self.shares.divide_among(setup.client_networks());
-            let before = sender.send_replace(Arc::clone(&setup));
-            let places = setup.services.keys();
-            let added = places.filter(|place| !before.services.contains_key(*place));
-            self.listeners.wait_for(&added.collect::<Vec<_>>());
+            let before = Arc::clone(&sender.borrow());
+            let mut added = Vec::new();
+            for (place, service) in &setup.services {
+                if before.services.contains_key(place) {
+                    continue;
+                }
+                if !self.listeners.has(place) {
+                    // Its id may have been another service's.
+                    self.sizes.forget(service.id);
+                }
+                added.push(place);
+            }
+            sender.send_replace(Arc::clone(&setup));
+            self.listeners.wait_for(&added);
         }
     }
 
@@ -527,12 +543,12 @@ pub(super) fn begin(
     let descriptor = match shared.descriptors.socket(service.network) {
         Ok(descriptor) => descriptor,
         Err(spent) => {
-            shared.counts.of(&service.name, |counted| {
-                counted.accepted += 1;
-                counted.refuse(NoBackend::without_descriptor(spent).label());
-            });
-            reset_at_close(&client);
-            return;
+            return refuse(
+                &client,
+                &service,
+                NoBackend::without_descriptor(spent),
+                shared,
+            );
         }
     };
     let (shared, carried) = (Rc::clone(shared), shared.load.carry());
@@ -541,13 +557,33 @@ pub(super) fn begin(
             Routing::Sni(sni) => {
                 sni::serve(client, addresses, rebuilt, service, sni, shared).await;
             }
-            Routing::Http(http) => http::serve(client, addresses, service, http, shared).await,
+            // A client of `sni` has no memory for these.
+            Routing::Http(http) => {
+                Box::pin(http::serve(client, addresses, service, http, shared)).await;
+            }
             Routing::Pool(pool) => {
-                passthrough::serve(client, addresses, service, &pool, shared).await
+                Box::pin(passthrough::serve(
+                    client, addresses, service, &pool, shared,
+                ))
+                .await;
             }
         }
         drop((descriptor, carried));
     });
+}
+
+/// Resets a client before anything is known of what it wants.
+pub(super) fn refuse(
+    client: &TcpStream,
+    service: &ProxyService,
+    reason: NoBackend,
+    shared: &Context,
+) {
+    shared.counts.of(&service.name, |counted| {
+        counted.accepted += 1;
+        counted.refuse(reason.label());
+    });
+    reset_at_close(client);
 }
 
 /// Marks the ports that are lent as in use, for ever.

@@ -19,8 +19,11 @@ use lb_common::maps::{
 };
 use tokio::sync::Notify;
 
-use super::splice::saved_syn::Syn;
-use crate::dataplane::cell_sockets::{CellSocketMap, Entered};
+use super::{
+    fair_share::{Resource, Shares, Spent, TakenShare},
+    splice::saved_syn::Syn,
+};
+use crate::dataplane::cell_sockets::CellSocketMap;
 
 /// How often live ones are marked.
 pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(20);
@@ -37,8 +40,24 @@ pub(super) struct ClientSockets(Arc<Mutex<Known>>);
 #[derive(Debug)]
 struct Known {
     map: CellSocketMap,
-    live: HashMap<FlowKey, Arc<Connection>>,
-    closing: VecDeque<(FlowKey, Instant)>,
+    shares: Shares,
+    live: HashMap<FlowKey, Live>,
+    closing: VecDeque<Closing>,
+}
+
+/// One that this process has; with its place in the map, once it is there.
+#[derive(Debug)]
+struct Live {
+    connection: Arc<Connection>,
+    place: Option<TakenShare>,
+}
+
+/// One that this process has left, and whose kernel may still have bytes for its client.
+#[derive(Debug)]
+struct Closing {
+    key: FlowKey,
+    since: Instant,
+    _place: TakenShare,
 }
 
 #[derive(Debug)]
@@ -55,14 +74,15 @@ struct Connection {
 pub(crate) struct ClientSocket(Arc<Connection>);
 
 impl ClientSockets {
-    /// Those in the map that is pinned in `folder`.
+    /// Those in the map that is pinned in `folder`, of which each network has its share.
     ///
     /// # Errors
     ///
     /// If the pin is missing.
-    pub(super) fn open(folder: &Path) -> Result<Self> {
+    pub(super) fn open(folder: &Path, shares: Shares) -> Result<Self> {
         Ok(Self(Arc::new(Mutex::new(Known {
             map: CellSocketMap::open(folder)?,
+            shares,
             live: HashMap::new(),
             closing: VecDeque::new(),
         }))))
@@ -72,24 +92,19 @@ impl ClientSockets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a connection that is to have a socket; none if it has one already, or if another one of the same tuple
-    /// has, which is ended first: the client repeats its hello.
-    ///
-    /// # Errors
-    ///
-    /// If there are too many.
-    pub(super) fn enter(&self, key: FlowKey, syn: Syn) -> Result<Option<ClientSocket>> {
+    /// A connection that is to have a socket; none if it has one already, or if another one of the same tuple has, which is
+    /// ended first: the client repeats its hello.
+    pub(super) fn claim(&self, key: FlowKey, syn: Syn) -> Option<ClientSocket> {
         let mut known = self.known();
-        match known.map.enter(&key, syn.sequence())? {
-            Entered::New => {}
-            Entered::Repeated => return Ok(None),
-            Entered::Other => {
-                if let Some(live) = known.live.get(&key) {
-                    live.replaced.notify_one();
-                    return Ok(None);
-                }
-                known.map.mark(&key, syn.sequence())?;
+        if let Some(live) = known.live.get(&key) {
+            if live.connection.syn.sequence() != syn.sequence() {
+                live.connection.replaced.notify_one();
             }
+            return None;
+        }
+        // One that this process has left, or another one had.
+        if known.map.isn(&key) == Some(syn.sequence()) {
+            return None;
         }
         let connection = Arc::new(Connection {
             of: self.clone(),
@@ -97,8 +112,12 @@ impl ClientSockets {
             syn,
             replaced: Notify::new(),
         });
-        known.live.insert(key, Arc::clone(&connection));
-        Ok(Some(ClientSocket(connection)))
+        let live = Live {
+            connection: Arc::clone(&connection),
+            place: None,
+        };
+        known.live.insert(key, live);
+        Some(ClientSocket(connection))
     }
 
     /// Marks those that are live.
@@ -106,9 +125,10 @@ impl ClientSockets {
         let keys: Vec<FlowKey> = self.known().live.keys().copied().collect();
         for key in keys {
             let mut known = self.known();
-            if let Some(isn) = known.live.get(&key).map(|live| live.syn.sequence()) {
-                // Refused only where the map is full, and this one has a place.
-                let _full = known.map.mark(&key, isn);
+            if let Some(live) = known.live.get(&key) {
+                let isn = live.connection.syn.sequence();
+                // If it is refused there is another chance, before it counts as abandoned.
+                let _refused = known.map.mark(&key, isn);
             }
         }
     }
@@ -117,23 +137,26 @@ impl ClientSockets {
     pub(super) fn forget_left(&self, now: Instant) {
         let mut known = self.known();
         let count = known.live.len() + known.closing.len();
-        let is_full = u32::try_from(count).is_ok_and(|count| count > MAX_CELL_SOCKETS / 2);
+        let is_full = u32::try_from(count).is_ok_and(|count| count > MAX_CELL_SOCKETS / 4);
         let time = if is_full {
             SHORT_CLOSING_TIME
         } else {
             CLOSING_TIME
         };
-        while let Some((key, since)) = known.closing.front().copied() {
-            if now.saturating_duration_since(since) < time {
+        while let Some(mut closing) = known.closing.pop_front() {
+            if now.saturating_duration_since(closing.since) < time {
+                known.closing.push_front(closing);
                 break;
             }
-            known.closing.pop_front();
+            let Closing { key, .. } = closing;
             if known.live.contains_key(&key) {
                 continue;
             }
-            match known.map.is_silent(&key, coarse(time)) {
-                true => known.map.remove(&key),
-                false => known.closing.push_back((key, now)),
+            if known.map.is_silent(&key, coarse(time)) {
+                known.map.remove(&key);
+            } else {
+                closing.since = now;
+                known.closing.push_back(closing);
             }
         }
     }
@@ -163,24 +186,43 @@ impl ClientSocket {
         self.0.syn
     }
 
+    /// Its socket is there: from here on what comes from the client goes into the cell. What came before, the cell would have
+    /// answered by a reset.
+    ///
+    /// # Errors
+    ///
+    /// If there are as many as there may be, of all or of its network.
+    pub(super) fn enter(&self) -> Result<(), Spent> {
+        let Connection { of, key, syn, .. } = &*self.0;
+        let mut known = of.known();
+        let total = usize::try_from(MAX_CELL_SOCKETS).unwrap_or(usize::MAX);
+        let place = known
+            .shares
+            .take(Resource::CellSockets, key.network, total)?;
+        // Those of a process before have places as well.
+        let entered = known.map.enter(key, syn.sequence());
+        entered.map_err(|_| Spent::All)?;
+        if let Some(live) = known.live.get_mut(key) {
+            live.place = Some(place);
+        }
+        Ok(())
+    }
+
     /// It is a flow of the data plane from here on, and has no socket.
     pub(super) fn hand_over(self) {
         let mut known = self.0.of.known();
-        if known.forget(&self.0) {
+        if known.forget(&self.0).is_some() {
             known.map.remove(&self.0.key);
         }
     }
 }
 
 impl Known {
-    /// Takes a connection out of those that are live; whether it was one, and not another one of its tuple.
-    fn forget(&mut self, connection: &Arc<Connection>) -> bool {
-        let live = self.live.get(&connection.key);
-        let is_live = live.is_some_and(|live| Arc::ptr_eq(live, connection));
-        if is_live {
-            self.live.remove(&connection.key);
-        }
-        is_live
+    /// Takes a connection out of those that are live; none if it was not one, but another one of its tuple.
+    fn forget(&mut self, connection: &Arc<Connection>) -> Option<Live> {
+        let live = self.live.get(&connection.key)?;
+        let is_it = Arc::ptr_eq(&live.connection, connection);
+        is_it.then(|| self.live.remove(&connection.key)).flatten()
     }
 }
 
@@ -196,8 +238,13 @@ pub(super) async fn replaced(socket: Option<&ClientSocket>) {
 impl Drop for ClientSocket {
     fn drop(&mut self) {
         let mut known = self.0.of.known();
-        if known.forget(&self.0) {
-            known.closing.push_back((self.0.key, Instant::now()));
+        let place = known.forget(&self.0).and_then(|live| live.place);
+        if let Some(place) = place {
+            known.closing.push_back(Closing {
+                key: self.0.key,
+                since: Instant::now(),
+                _place: place,
+            });
         }
     }
 }

@@ -21,6 +21,8 @@ use crate::api::ShareUse;
 pub(super) enum Resource {
     /// Sockets of shared VIPs.
     Descriptors,
+    /// Places among the connections that the data plane knows to have a socket.
+    CellSockets,
     /// Ports of flows to backends of this network that sockets have.
     FlowPorts(Arc<str>),
     /// Ports of connections that are never handed over, to this backend of this network.
@@ -118,6 +120,8 @@ impl Shares {
             for (network, count) in &taken.of_network {
                 let had = networks.entry(*network).or_default();
                 *match resource {
+                    // Each has a descriptor, or had.
+                    Resource::CellSockets => continue,
                     Resource::Descriptors => &mut had.descriptors,
                     Resource::FlowPorts(_) => &mut had.flow_ports,
                     Resource::LegPorts(..) => &mut had.leg_ports,

@@ -13,13 +13,14 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::{
     sync::{mpsc, watch},
+    task::yield_now,
     time::{MissedTickBehavior, interval},
 };
 
 use super::{
-    accept::{Context, begin},
+    accept::{Context, begin, refuse},
     client_sockets::{ClientSockets, MARK_INTERVAL},
-    dial::select::ConnectionAddresses,
+    dial::select::{ConnectionAddresses, NoBackend},
     snapshot::Routing,
     splice::rebuilt,
     workers::ThreadLoad,
@@ -83,42 +84,48 @@ impl HelloQueues {
 pub(super) async fn take(mut hellos: mpsc::Receiver<HelloRecord>, shared: Rc<Context>) {
     while let Some(hello) = hellos.recv().await {
         rebuild(&hello, &shared);
+        // Pending clients that are evicted for it go before the next one comes.
+        yield_now().await;
     }
 }
 
 /// Makes a socket of the connection of a client that was answered by a cookie, and serves it.
 fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
     let (vip, client) = rebuilt::ends(&hello.head.key);
-    let is_served = shared
-        .service(vip)
-        .is_some_and(|service| matches!(service.routing, Routing::Sni(_)));
-    let Some(cookies) = shared.cookies.as_ref().filter(|_| is_served) else {
+    let service = shared.service(vip);
+    let Some(service) = service.filter(|service| matches!(service.routing, Routing::Sni(_))) else {
+        return;
+    };
+    let Some(cookies) = &shared.cookies else {
         return;
     };
     if !rebuilt::is_whole(hello) || rebuilt::is_late(hello) {
         return;
     }
     let syn = rebuilt::syn(&hello.head);
-    let entered = cookies.sockets.enter(hello.head.key, syn);
-    let made = entered.and_then(|socket| {
-        let Some(socket) = socket else {
-            return Ok(None);
-        };
-        let stream = rebuilt::rebuild(hello).context("make a socket of its numbers")?;
-        Ok(Some((stream, socket)))
-    });
-    match made {
-        Ok(Some((stream, socket))) => {
-            let addresses = ConnectionAddresses { client, vip };
-            begin(stream, addresses, Some(socket), shared);
-        }
-        Ok(None) => {}
+    let Some(socket) = cookies.sockets.claim(hello.head.key, syn) else {
+        return;
+    };
+    let stream = match rebuilt::rebuild(hello) {
+        Ok(stream) => stream,
         // A client may bring this about: one line for each would fill the log.
-        Err(error) => tracing::debug!(
-            network = shared.network,
-            address = %vip,
-            "the connection of {client}, which was opened by a cookie, is not served: {error:#}"
+        Err(error) => {
+            tracing::debug!(
+                network = shared.network,
+                address = %vip,
+                "make a socket of the connection of {client}, which was opened by a cookie: {error}"
+            );
+            return;
+        }
+    };
+    match socket.enter() {
+        Ok(()) => begin(
+            stream,
+            ConnectionAddresses { client, vip },
+            Some(socket),
+            shared,
         ),
+        Err(spent) => refuse(&stream, &service, NoBackend::without_socket(spent), shared),
     }
 }
 

@@ -138,6 +138,12 @@ impl Listeners {
         Ok(())
     }
 
+    /// Whether the one at that place is open, or was inherited.
+    pub(super) fn has(&self, place: &ListenerKey) -> bool {
+        let known = self.known();
+        known.open.contains_key(place) || known.inherited.contains_key(place)
+    }
+
     /// Waits until those at these places are open, or may never be.
     pub(super) fn wait_for(&self, places: &[&ListenerKey]) {
         let lacks =

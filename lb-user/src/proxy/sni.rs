@@ -156,7 +156,7 @@ pub(super) async fn serve(
     match connected {
         Ok(connected) => {
             counts.of(&service.name, |counted| counted.routed += 1);
-            go_on(client, connected, rebuilt, &shared).await;
+            Box::pin(go_on(client, connected, rebuilt, &shared)).await;
         }
         Err(refused) => {
             counts.of(&service.name, |counted| {
@@ -171,7 +171,7 @@ pub(super) async fn serve(
                 counts.names.note(of, name, refused.label(), client);
             }
             if let Some(alert) = refused.alert() {
-                tell(client, alert).await;
+                Box::pin(tell(client, alert)).await;
             }
         }
     }
@@ -228,7 +228,8 @@ async fn connect(
         Offer::of(client, rebuilt.map(ClientSocket::syn)),
         shared,
     );
-    let reached = reached.await?;
+    // A client whose hello is awaited has no memory for what comes behind it.
+    let reached = Box::pin(reached).await?;
     let name = reached.guard.leg.name.as_deref();
     let endpoints = announced.endpoints.unwrap_or_else(|| addresses.endpoints());
     let preface = reached.preface(endpoints, name, announced.unique_id.as_deref())?;

@@ -125,7 +125,7 @@ pub fn kill_both_before(instance: &str, pid: u32, other: u32, moment: Moment) ->
 }
 
 /// The same for the steps by which the next connection of a shared VIP gets its backend: what the threads
-/// of shared VIPs do with sockets and maps, from its accept on.
+/// of shared VIPs do with sockets and maps, from its accept on, or from where its client's socket is made.
 ///
 /// # Errors
 ///
@@ -147,7 +147,7 @@ impl Watch {
             Self::Changes => step(task, maps),
             Self::HandOver { begun } => {
                 let step = hand_over_step(task, maps)?;
-                *begun |= step == "accept";
+                *begun |= matches!(step.as_str(), "accept" | "socket");
                 begun.then_some(step)
             }
         }

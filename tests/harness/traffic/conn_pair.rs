@@ -73,7 +73,15 @@ impl<'t> Line<'t> {
     ///
     /// As for [`Self::open`].
     pub fn open_at(&self, to: SocketAddrV4) -> Result<Pair> {
-        let client = self.client.netns.inside(|| client::open(None, to))??;
+        self.complete(self.client.netns.inside(|| client::open(None, to))??)
+    }
+
+    /// The same for a client that has connected, and sent nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::open`].
+    pub fn complete(&self, client: TcpStream) -> Result<Pair> {
         // Behind SYN cookies a backend knows of a connection from its first word on.
         (&client)
             .write_all(&self.first)

@@ -303,33 +303,50 @@ fn b15_who_is_known_to_be_copied_takes_no_port_of_a_flow() -> Result<()> {
     assert_eq!(handed_over(&lb)?, 1);
     drop(pair);
 
-    // The end is there before the hello is whole, so it is known.
     drop(without_timestamps);
     let node = &topology.nodes[0];
     let listener = node
         .netns
         .inside(|| TcpListener::bind((node.address, PORT)))??;
-    for part in [1, 20] {
-        let mut stream = client.inside(|| open(None, SHARED))??;
-        let hello = named(NAME.as_bytes());
-        let (first, rest) = hello.split_at(hello.len() - part);
-        stream.write_all(first)?;
-        thread::sleep(Duration::from_millis(20));
-        let rest = std::io::IoSlice::new(rest);
-        socket::sendmsg::<()>(
-            stream.as_raw_fd(),
-            &[rest],
-            &[],
-            socket::MsgFlags::from_bits_retain(nix::libc::MSG_MORE),
-            None,
-        )?;
-        // One segment has both.
-        stream.shutdown(Shutdown::Write)?;
-        let (_server, from) = listener.accept()?;
-        ensure!(of_legs.contains(&from.port()), "{from}");
-    }
+    let ends = || -> Result<()> {
+        for part in [1, 20] {
+            let _client = client.inside(|| end_beside_hello(part))??;
+            let (mut server, from) = listener.accept()?;
+            ensure!(of_legs.contains(&from.port()), "{from}");
+            let mut received = Vec::new();
+            server.set_read_timeout(Some(SOON))?;
+            server.read_to_end(&mut received)?;
+            assert_eq!(received, named(NAME.as_bytes()));
+        }
+        Ok(())
+    };
+    // The end is there before the hello is whole, so it is known.
+    ends()?;
     assert_eq!(copied(&lb, "client_goes_on")?, 2);
+    let never =
+        config(&topology).service("shared", |shared| shared.set("sni.syn_cookies", "never"));
+    lb.reload(&never)?;
+    ends()?;
+    assert_eq!(copied(&lb, "client_goes_on")?, 4);
     Ok(())
+}
+
+/// A client whose last `part` bytes of the hello and whose end are one segment.
+fn end_beside_hello(part: usize) -> Result<TcpStream> {
+    let mut stream = open(None, SHARED)?;
+    let hello = named(NAME.as_bytes());
+    let (first, rest) = hello.split_at(hello.len() - part);
+    stream.write_all(first)?;
+    thread::sleep(Duration::from_millis(20));
+    socket::sendmsg::<()>(
+        stream.as_raw_fd(),
+        &[std::io::IoSlice::new(rest)],
+        &[],
+        socket::MsgFlags::from_bits_retain(nix::libc::MSG_MORE),
+        None,
+    )?;
+    stream.shutdown(Shutdown::Write)?;
+    Ok(stream)
 }
 
 /// A backend that speaks at once says nothing twice and loses nothing, whether it is before the hand-over, in

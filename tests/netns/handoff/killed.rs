@@ -44,33 +44,40 @@ const LAST: Duration = Duration::from_millis(500);
 const PORTS: usize = 1024;
 /// Until the numbers of both connections are known: what the other end sees a difference by. Each is before
 /// that step.
-const BEFORE_SPLICE: [Moment; 8] = [
-    Moment::Of("accept", 0),
-    Moment::Of(RECEIVE, 0),
-    Moment::Of("bind", 0),
+const BEFORE_SPLICE: [Moment; 10] = [
+    // The client's socket is made, and does not send anything yet.
     Moment::Of("connect", 0),
+    Moment::Of(REPAIR, 1),
+    Moment::Of(ENTER, 0),
+    Moment::Of(RECEIVE, 0),
+    Moment::Of("bind", 1),
+    Moment::Of("connect", 1),
     // The backend's socket goes into repair mode.
-    Moment::Of(REPAIR, 0),
+    Moment::Of(REPAIR, 2),
     // The client is held, and in the index, between these two.
     Moment::Of(RECEIVE, 1),
     Moment::Of(RECEIVE, 2),
     // The client's.
-    Moment::Of(REPAIR, 2),
+    Moment::Of(REPAIR, 4),
 ];
 /// From then on: what the other end or the data plane sees a difference by.
-const FROM_SPLICE: [Moment; 7] = [
+const FROM_SPLICE: [Moment; 8] = [
     // The splice is written, and the flow's word does not say so yet.
     Moment::Of("bpf 2 of SPLICE_NAMES", 0),
     // The backend's again, and out of it.
-    Moment::Of(REPAIR, 3),
-    Moment::Of(SHARE, 2),
-    // The client's for its end, and its end.
     Moment::Of(REPAIR, 5),
+    Moment::Of(SHARE, 3),
+    // The client's for its end, and its end.
+    Moment::Of(REPAIR, 7),
     Moment::Of("close", 1),
-    Moment::Of("send", 0),
+    Moment::Of(LEAVE, 0),
+    Moment::Of("send", 1),
     // The end of the backend's.
     Moment::Of("close", 2),
 ];
+/// What comes from the client goes into the cell, and to its flow again.
+const ENTER: &str = "bpf 2 of CELL_SOCKETS";
+const LEAVE: &str = "bpf 3 of CELL_SOCKETS";
 /// The hello; whether the backend has said anything; and, when the client is held, what it has said meanwhile.
 const RECEIVE: &str = "receive";
 /// `TCP_REPAIR` of a socket: on, then off.
@@ -254,7 +261,8 @@ fn is_refused(error: &anyhow::Error) -> bool {
 /// sent the hello, it lives.
 fn ensure_is_told(followed: &Followed, ended: Ended) -> Result<()> {
     // A hello may come in several parts: what is received behind the connect is no part of it.
-    let mut steps = followed.steps.iter().skip_while(|step| *step != "connect");
+    let steps = followed.steps.iter().skip_while(|step| *step != ENTER);
+    let mut steps = steps.skip_while(|step| *step != "connect");
     let is_held = steps.any(|step| step == RECEIVE);
     let is_sent = steps.any(|step| step == "send");
     match (is_held, is_sent) {

@@ -21,6 +21,7 @@ use lb_tests::{
     },
     topology::{SNAT, Topology},
     traffic::{
+        client,
         conn_pair::{Line, Pair},
         hello::named,
     },
@@ -171,6 +172,11 @@ fn maps_of_flows_become_larger_under_a_thousand_flows() -> Result<()> {
     ensure!(said.contains("keeps its size"), "{said}");
     assert_eq!(sizes(&topology)?, expected(1));
 
+    // Answered by a cookie before, and served after.
+    let early = topology
+        .client()
+        .netns
+        .inside(|| client::open(None, LONG))??;
     lb.process().stop()?;
     let pause = beside(&pairs[FLOWS - 1], || {
         lb.restart_with(&large, &["--migrate"])
@@ -188,6 +194,7 @@ fn maps_of_flows_become_larger_under_a_thousand_flows() -> Result<()> {
     pairs.iter().try_for_each(Pair::talk)?;
     let room = 3 * u64::from(FLOWS_PER_ADDRESS);
     assert_eq!(lb.status()?.flows.capacity, room);
+    let early = line.complete(early)?;
     let more = open(&line, &lb, FLOWS / 10, HANDED_OVER / 10)?;
 
     // From now on it is like any other, told to or not.
@@ -197,8 +204,9 @@ fn maps_of_flows_become_larger_under_a_thousand_flows() -> Result<()> {
         let said = lb.process().stderr();
         ensure!(!said.contains("larger"), "{said}");
         more.iter().chain(&pairs).try_for_each(Pair::talk)?;
+        early.talk()?;
     }
-    drop((pairs, more));
+    drop((pairs, more, early));
     ensure_all_ids_are_free(&topology, &lb)
 }
 

@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Mac;
 use lb_tests::{
     frames::raw::RawPort,
-    oracle::memory,
+    netns::Netns,
+    oracle::{memory, observe::links},
     process,
     product::{
         config::{Config, Keys},
@@ -192,11 +193,14 @@ impl Slow {
         let since = Instant::now();
         let stream = open(Some(from), SHARED)?;
         stream.set_nonblocking(true)?;
-        Ok(Self {
+        let mut slow = Self {
             stream,
             since,
             sends: sends.into_iter(),
-        })
+        };
+        // Of a client that sends nothing nothing is kept.
+        slow.dribble();
+        Ok(slow)
     }
 
     /// How long it was there, if it has been closed.
@@ -231,7 +235,7 @@ fn dawdle(host: &Host) -> Result<Vec<Duration>> {
             let sends = if number % 2 == 0 {
                 hello.clone()
             } else {
-                Vec::new()
+                hello[..1].to_vec()
             };
             open.push(
                 Slow::new(*address, sends).with_context(|| format!("number {}", open.len()))?,
@@ -263,14 +267,33 @@ const LEAST: u64 = 50_000;
 /// KiB that the process may grow by while it is flooded: connections that are measured cost some.
 const LITTLE_MEMORY: u64 = 8 * 1024;
 
-/// RELIABILITY 11: SYNs from addresses that are let in cost no memory and keep no client out.
+/// RELIABILITY 11: SYNs from addresses that are let in cost no memory and keep no client out; the kernel of the cell
+/// sees none of them.
 #[privileged_test]
 fn r11_a_flood_keeps_nobody_out() -> Result<()> {
+    let [answers, kernels] = flooded("")?;
+    ensure!(answers > LEAST / 2, "{answers} answers");
+    assert_eq!(kernels, 0, "cookies of the kernel");
+    Ok(())
+}
+
+/// The same where the kernel answers SYNs.
+#[privileged_test]
+fn r11_the_kernel_of_a_cell_answers_a_flood() -> Result<()> {
+    let [_, kernels] = flooded("syn_cookies: never")?;
+    // Without cookies it would keep out clients that it has not seen before.
+    ensure!(kernels > LEAST / 2, "{kernels} cookies");
+    Ok(())
+}
+
+/// Floods a service with these keys, and looks at others meanwhile; what the station that floods has received, and how many
+/// cookies the kernel of the cell has sent.
+fn flooded(keys: &'static str) -> Result<[u64; 2]> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();
     let time = Duration::from_secs(if is_long { 60 } else { 10 });
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
-    let mut lb = Lb::start(&topology, &config(&topology, ""))?;
+    let mut lb = Lb::start(&topology, &config(&topology, keys))?;
     let [flooder, other] = &topology.clients[..] else {
         anyhow::bail!("there are two clients");
     };
@@ -286,6 +309,8 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
     let mut flood = Flood::new(stations, sources.collect(), SHARED);
     let port = RawPort::open(&flooder.netns, "eth0")?;
 
+    let answers = || received(&flooder.netns);
+    let already = answers()?;
     let start = Instant::now();
     let (_, measured) = beside(other, || {
         while start.elapsed() < time {
@@ -298,11 +323,9 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
 
     let peak = memory::peak(pid)?;
     let sent = flood.sent();
-    // Without cookies the kernel would keep out clients that it has not seen before.
-    let cookies = cookies(&topology)?;
-    ensure!(cookies > sent / 2, "{cookies} cookies for {sent} SYNs");
+    let (answers, cookies) = (answers()? - already, cookies(&topology)?);
     println!(
-        "{sent} SYNs, {cookies} cookies; before: {calm}, beside: {measured}, p99 {:.1} x as long, \
+        "{sent} SYNs, {answers} answers, {cookies} cookies of the kernel; before: {calm}, beside: {measured}, p99 {:.1} x as long, \
          asked for < 2 x; {before} KiB, at most {peak} KiB",
         measured.at(99).as_secs_f64() / calm.at(99).as_secs_f64()
     );
@@ -311,7 +334,15 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
         peak < before + LITTLE_MEMORY,
         "{before} KiB, at most {peak} KiB"
     );
-    measured.ensure_quick()
+    measured.ensure_quick()?;
+    Ok([answers, cookies])
+}
+
+/// Frames that the NIC of a client has received.
+fn received(netns: &Netns) -> Result<u64> {
+    let links = links(netns)?;
+    let nic = links.into_iter().find(|link| link.name == "eth0");
+    Ok(nic.context("eth0")?.rx_packets)
 }
 
 /// SYN cookies that the kernel of the tenant's cell has sent.

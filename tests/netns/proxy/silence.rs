@@ -72,18 +72,29 @@ const EACH: usize = 100;
 /// Bytes of a hello before its name.
 const PART: usize = 60;
 
-/// RELIABILITY 12: a client that sends nothing, or 60 bytes of a hello and then nothing, is closed when its time is
+/// RELIABILITY 12: a client that sends one byte, or 60 bytes of a hello and then nothing, is closed when its time is
 /// over, and no other client is slow for it.
 #[privileged_test]
 fn r12_who_holds_back_is_closed_in_time() -> Result<()> {
+    are_closed_in_time("hello_timeout: 1s", 1)
+}
+
+/// The same for clients that send nothing, where the kernel accepts them.
+#[privileged_test]
+fn r12_who_sends_nothing_is_closed_in_time() -> Result<()> {
+    are_closed_in_time("hello_timeout: 1s, syn_cookies: never", 0)
+}
+
+/// Clients of a service with these keys send a part of a hello, every second one of as few bytes.
+fn are_closed_in_time(keys: &'static str, few: usize) -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = tellers(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology, "hello_timeout: 1s"))?;
+    let lb = Lb::start(&topology, &config(&topology, keys))?;
     let [holding, other] = &topology.clients[..] else {
         bail!("there are two clients");
     };
     let hello = captured_of("curl-h2")?.bytes;
-    let hold = || hold(holding.address, &hello[..PART]);
+    let hold = || hold(holding.address, [&hello[..PART], &hello[..few]]);
     let (closed, measured) = beside(other, || holding.netns.inside(hold)?)?;
     println!("{measured} beside {} who hold back", closed.len());
     for after in &closed {
@@ -96,16 +107,14 @@ fn r12_who_holds_back_is_closed_in_time() -> Result<()> {
     measured.ensure_quick()
 }
 
-/// Opens connections, of which every second says `part`; how long each was there until it was closed, with
-/// no word and no reset.
-fn hold(from: Ipv4Addr, part: &[u8]) -> Result<Vec<Duration>> {
+/// Opens connections that send these parts in turns; how long each was there until it was closed, with
+/// no byte and no reset.
+fn hold(from: Ipv4Addr, parts: [&[u8]; 2]) -> Result<Vec<Duration>> {
     let mut all = Vec::new();
     for number in 0..2 * EACH {
         let start = Instant::now();
         let mut stream = open(Some(from), SHARED)?;
-        if number % 2 == 0 {
-            stream.write_all(part)?;
-        }
+        stream.write_all(parts[number % 2])?;
         all.push((start, stream));
     }
     let closed = all.into_iter().map(|(start, mut stream)| {

@@ -39,7 +39,7 @@ section! {
         optional max_hello: HelloBytes = "65536",
         /// How a client's SYN is answered: `never` by a SYN cookie, but by the kernel, as on a host network; or `always`, by
         /// XDP, so that nothing is kept of a client before its first bytes, and a flood of SYNs costs others nothing.
-        optional syn_cookies: WhenCookies = "never",
+        optional syn_cookies: WhenCookies = "always",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
         /// one is refused. `allow` must let the proxies in.

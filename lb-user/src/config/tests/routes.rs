@@ -51,7 +51,7 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
         ech: Ech::Route,
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
-        syn_cookies: SynCookies::Never,
+        syn_cookies: SynCookies::Always,
         proxies: Vec::new(),
     };
     assert_eq!(

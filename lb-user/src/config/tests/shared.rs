@@ -58,7 +58,7 @@ fn what_is_left_out_has_its_default() {
         ech: Ech::Route,
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
-        syn_cookies: SynCookies::Never,
+        syn_cookies: SynCookies::Always,
         proxies: Vec::new(),
     };
     assert_eq!(sni, Target::Sni(expected));
@@ -90,7 +90,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
          from: [192.168.203.0/25], pool: kas-a }, { no_name: true, alpn: [h2], from: [192.168.203.128/25], pool: kas-a }, \
          { cluster_ids: [8f3c, \"b c\"], proxies: [10.1.0.0/16], pool: kas-a }], proxy_protocol_from: [192.168.203.7/32, 10.0.0.0/8], \
          no_name: { pool: kas-a }, no_match: close, ech: deny, \
-         hello_timeout: 300ms, max_hello: 2048, syn_cookies: always }",
+         hello_timeout: 300ms, max_hello: 2048, syn_cookies: never }",
     );
     let config = parse("lb.yaml", &text).unwrap();
     let expected = Sni {
@@ -118,7 +118,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
         ech: Ech::Deny,
         hello_timeout: Duration::from_millis(300),
         max_hello: 2048,
-        syn_cookies: SynCookies::Always,
+        syn_cookies: SynCookies::Never,
         proxies: vec![
             "192.168.203.7/32".parse().unwrap(),
             "10.0.0.0/8".parse().unwrap(),

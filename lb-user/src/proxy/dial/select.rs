@@ -106,6 +106,14 @@ impl NoBackend {
             Spent::Share => Self::Share,
         }
     }
+
+    /// Why a client has no socket behind a cookie.
+    pub(crate) const fn without_socket(spent: Spent) -> Self {
+        match spent {
+            Spent::All => Self::Budget,
+            Spent::Share => Self::Share,
+        }
+    }
 }
 
 impl From<Undialled> for NoBackend {

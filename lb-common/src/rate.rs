@@ -47,6 +47,13 @@ impl Bucket {
         self.tokens -= 1;
         true
     }
+
+    /// Whether more than half of the burst has been taken out, and not come in again.
+    #[inline(always)]
+    pub const fn is_low(&self, now: u32, rate: Rate) -> bool {
+        let gained = now.wrapping_sub(self.seen) as u64 * rate.refill as u64;
+        gained + (self.tokens as u64) < rate.burst as u64 / 2
+    }
 }
 
 /// Resets, errors and replies to echo requests: about a thousand a second.
@@ -68,11 +75,14 @@ pub const SYNS: Rate = Rate::new(64, 16_384);
 /// Segments to sockets of the cell from ends that it has not spoken to: as many. A new connection has a few until
 /// the cell's first one; of those that were silent for long, and after an upgrade of all, each has the first here.
 pub const STRANGERS: Rate = SYNS;
+/// Data behind a wrong number, which no socket of the cell has: a cookie that was guessed. Beyond about a thousand a second
+/// a number alone opens nothing any more: of 2^24 of them one is right.
+pub const GUESSES: Rate = Rate::new(1, 1000);
 /// ICMP errors about segments of the cell. One is enough, and TCP does without it.
 pub const ERRORS: Rate = Rate::new(1, 1000);
 
 pod_struct! {
-    /// What a CPU keeps of a network for all that is not an answer to a packet. 56 bytes.
+    /// What a CPU keeps of a network for all that is not an answer to a packet. 64 bytes.
     pub struct Rates {
         /// See [`QUESTIONS`].
         pub questions: Bucket,
@@ -88,6 +98,8 @@ pod_struct! {
         pub strangers: Bucket,
         /// See [`ERRORS`].
         pub errors: Bucket,
+        /// See [`GUESSES`].
+        pub guesses: Bucket,
     }
 }
 
@@ -110,6 +122,8 @@ mod tests {
             assert_eq!(taken(&mut bucket, 10, rate), 0);
             assert_eq!(taken(&mut bucket, 100_000, rate), burst);
             assert_eq!(taken(&mut bucket, 100_001, rate), refill);
+            assert!(bucket.is_low(100_001 + burst / refill / 2 - 1, rate));
+            assert!(!bucket.is_low(100_001 + burst / refill / 2 + 1, rate));
             bucket.seen = u32::MAX;
             assert_eq!(taken(&mut bucket, 1, rate), 2 * refill, "over the wrap");
             assert_eq!(taken(&mut bucket, 0, rate), burst, "as long ago as can be");

@@ -10,6 +10,7 @@ mod syn;
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     maps::flow::FlowKey,
+    rate::GUESSES,
     syn_cookie::CookieStanding,
     verdict::{DropReason, Verdict},
     wire::{
@@ -88,7 +89,10 @@ fn begin(
     };
     let id = network.id;
     match (standing, frame.payload) {
-        (CookieStanding::Wrong, _) => earlier(ctx, network, frame, key),
+        (CookieStanding::Wrong, bytes) => {
+            let is_guess = bytes != 0 && flags & (ACK | RST) == ACK;
+            earlier(ctx, network, frame, key, is_guess)
+        }
         (CookieStanding::Right { .. }, 0) if flags & FIN == 0 => Ok(Verdict::Consumed),
         (CookieStanding::Right { .. }, 0) => Err(DropReason::NoFlow),
         (CookieStanding::Right { clock }, _) => {
@@ -102,18 +106,23 @@ fn begin(
 }
 
 /// A segment that no cookie has to do with: of a connection that the cell's kernel has accepted itself, before cookies were
-/// configured, or of none, for which it has a reset.
+/// configured, or of none, for which it has a reset. `is_guess`: a right number would have opened one.
 #[inline(always)]
 fn earlier(
     ctx: &XdpContext,
     network: &NetworkRef,
     frame: &Ipv4Frame<'_>,
     key: &FlowKey,
+    is_guess: bool,
 ) -> Result<Verdict, DropReason> {
     let ends = Addresses {
         us: key.vip,
         peer: key.client,
     };
-    enter::check(frame, ends, network.id)?;
+    let admitted = enter::check(frame, ends, network.id);
+    if is_guess && !matches!(admitted, Ok(true)) {
+        enter::take(network.id, |rates, now| rates.guesses.take(now, GUESSES));
+    }
+    admitted?;
     sockets::deliver(ctx, network)
 }

@@ -1,6 +1,8 @@
 //! Shared VIPs whose SYNs are answered by cookies: what a client gets for its SYN, and what becomes of what it sends
 //! next.
 
+use std::thread;
+
 use lb_common::{
     addr::{Be16, Be32},
     maps::{
@@ -8,6 +10,7 @@ use lb_common::{
         flow::FlowKey,
         hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HelloHead},
     },
+    rate::GUESSES,
     syn_cookie::payload,
 };
 use lb_tests::{
@@ -15,7 +18,10 @@ use lb_tests::{
         packet::{Frame, check, flags::*, tcp},
         segment::Segment,
     },
-    product::program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC},
+    product::{
+        cpu,
+        program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC},
+    },
 };
 use lb_user::dataplane::{cell_sockets::CellSocketMap, cookies::Cookies};
 
@@ -313,6 +319,29 @@ fn a_wrong_number_opens_nothing() {
     begin_epoch(&lb, 10);
     delivered(&mut lb, &data(answer.segment(0, ACK_ONLY)));
     assert_eq!(lb.hellos().len(), 1);
+}
+
+/// Where numbers are guessed, a right one alone opens nothing for a while; with an echo of our clock it does.
+#[privileged_test]
+fn a_guessed_number_opens_nothing() {
+    // Guesses are counted by the CPU that they come to.
+    let bound = || {
+        cpu::bind(cpu::all().expect("CPUs")[0]).expect("a CPU of this process");
+        let mut lb = start();
+        let [bare, timed] = [&[][..], &OPTIONS].map(|options| Answer::to(&mut lb, options));
+        let [bare, timed, guess] = [&bare, &timed, &bare].map(|answer| {
+            let segment = answer.segment(0, ACK_ONLY);
+            segment.payload(&hello())
+        });
+        let guess = guess.numbers(ISN.wrapping_add(1), 7).bytes();
+        lb.run(Port::Tenant, &guess, GUESSES.burst * 2 / 5);
+        consumed(&mut lb, &bare);
+        lb.run(Port::Tenant, &guess, GUESSES.burst * 2);
+        assert_dropped(&mut lb, Port::Tenant, &bare.bytes(), "cell_rate");
+        consumed(&mut lb, &timed);
+        assert_eq!(lb.hellos().len(), 2);
+    };
+    thread::scope(|scope| scope.spawn(bound).join()).expect("no panic");
 }
 
 /// Of a hello in two segments userspace gets both at once; of one whose second segment does not come, the first one when

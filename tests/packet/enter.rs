@@ -35,8 +35,8 @@ networks:
 pools:
   kas:  { network: mgmt, backends: ["10.32.96.105:30918"] }
 services:
-  api:   { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], sni: { routes: [{ names: [a.lab], pool: kas }] } }
-  api-b: { network: tenant-b, listen: ["192.168.203.110:6443/tcp"], sni: { routes: [{ names: [b.lab], pool: kas }] } }
+  api:   { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], sni: { syn_cookies: never, routes: [{ names: [a.lab], pool: kas }] } }
+  api-b: { network: tenant-b, listen: ["192.168.203.110:6443/tcp"], sni: { syn_cookies: never, routes: [{ names: [b.lab], pool: kas }] } }
 "#;
 
 /// One tenant has a large link, and a network behind a gateway.
@@ -48,7 +48,7 @@ networks:
 pools:
   kas:  { network: mgmt, backends: ["10.32.96.105:30918"] }
 services:
-  api:   { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], sni: { routes: [{ names: [a.lab], pool: kas }] } }
+  api:   { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], sni: { syn_cookies: never, routes: [{ names: [a.lab], pool: kas }] } }
 "#;
 
 /// Far more than any burst, in far less than a second.

@@ -18,7 +18,7 @@ networks:
 pools:
   kas:  { network: mgmt, backends: ["10.32.96.105:30918"] }
 services:
-  api:    { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], deny: [192.168.203.51/32], sni: { routes: [{ names: [a.lab], pool: kas }] } }
+  api:    { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], deny: [192.168.203.51/32], sni: { syn_cookies: never, routes: [{ names: [a.lab], pool: kas }] } }
   direct: { network: tenant-a, listen: ["192.168.203.110:6444/tcp"], pool: kas }
 "#;
 

@@ -42,7 +42,7 @@ networks:
 pools:
   kas:  { network: mgmt, backends: ["10.32.96.105:30918"] }
 services:
-  api:  { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], sni: { routes: [{ names: [a.lab], pool: kas }] } }
+  api:  { network: tenant-a, listen: ["192.168.203.110:6443/tcp"], sni: { syn_cookies: never, routes: [{ names: [a.lab], pool: kas }] } }
 "#;
 
 /// What a connection consists of.

@@ -3,6 +3,9 @@
 
 use crate::{addr::Mac, maps::flow::FlowKey, pod::pod_struct, syn_cookie::answer::MAX_WINDOW};
 
+/// How long a hello waits for a process, in units of coarse time: 45 s. A supervisor has noticed by then that one hangs, and
+/// started another one. Without any for longer, clients get a reset.
+pub const MAX_HELLO_AGE: u32 = 42_915;
 /// Bytes of the ring buffer `HELLOS`.
 pub const HELLO_BUFFER_BYTES: u32 = 1 << 19;
 /// Slots for hellos of which a segment has come, by a hash of their tuples: a cache, since the client still has what is

@@ -49,21 +49,25 @@ pub(crate) struct Addresses {
 }
 
 /// Whether a segment that came from the peer may enter the cell of the network `id`: its
-/// sockets have spoken to that end lately, or there is a token, and room for one more station of the link.
+/// sockets have spoken to that end lately, which is true then, or there is a token, and room for one more station of the
+/// link.
 #[inline(always)]
-pub(crate) fn check<I>(frame: &Frame<'_, I>, ends: Addresses, id: u16) -> Result<(), DropReason> {
+pub(crate) fn check<I>(frame: &Frame<'_, I>, ends: Addresses, id: u16) -> Result<bool, DropReason> {
     let Addresses { us, peer } = ends;
     let (peer_port, port) = frame.l4.ports();
     let ports = Pair::new(port.raw(), peer_port.raw());
     let asks = u32::from(frame.asks());
     match lb_admits(u32::from(id), us.raw(), peer.raw(), ports.raw(), asks) {
         0 => Err(DropReason::CellRate),
-        _ => Ok(()),
+        admitted => Ok(admitted == KNOWN),
     }
 }
 
+/// What [`lb_admits`] returns of a segment from an end that the sockets of the cell have spoken to.
+const KNOWN: u32 = 2;
+
 /// [`check`] of these ends of a segment; `ports` is a [`Pair`] of our port and the peer's; `asks` is 1 for the SYN
-/// that opens a connection. Returns 1 if the segment may enter. A subprogram, which the verifier walks once, and so
+/// that opens a connection. Returns 1 if the segment may enter, or [`KNOWN`]. A subprogram, which the verifier walks once, and so
 /// that it takes no stack of its callers.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -81,7 +85,7 @@ extern "C" fn lb_admits(id: u32, us: u32, peer: u32, ports: u32, asks: u32) -> u
             network,
         };
         if is_known(ends) {
-            return 1;
+            return KNOWN;
         }
         take(network, |rates, now| rates.strangers.take(now, STRANGERS))
     };

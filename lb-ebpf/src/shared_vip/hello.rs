@@ -5,11 +5,11 @@ use lb_common::{
     maps::{
         flow::FlowKey,
         hello::{
-            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, MAX_HELLO_BYTES,
-            MAX_PIECE_BYTES, goes_on,
+            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, MAX_HELLO_AGE,
+            MAX_HELLO_BYTES, MAX_PIECE_BYTES, goes_on,
         },
     },
-    rate::SYNS,
+    rate::{GUESSES, SYNS},
     splice,
     syn_cookie::{self, offer::SynOffer, payload},
     verdict::{DropReason, Verdict},
@@ -35,9 +35,6 @@ use crate::{
 
 /// Where the TCP header is.
 const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
-/// How long the hello of a client waits for a process to take it; beyond that there is none, and the client gets a
-/// reset. In units of coarse time: 10 s.
-const PROCESS_TIMEOUT: u32 = 9540;
 
 /// The first segment behind a cookie, to this service from the network `id`; `clock` is that of the tuple. How it ended, as
 /// [`Outcome`]. A subprogram.
@@ -57,7 +54,7 @@ pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32) -> u32 {
 #[inline(always)]
 fn hello(ctx: &XdpContext, id: u16, service: u32, clock: u32) -> Result<Verdict, DropReason> {
     let now = now();
-    if now.wrapping_sub(cookie::keys()?.beat) > PROCESS_TIMEOUT {
+    if now.wrapping_sub(cookie::keys()?.beat) > MAX_HELLO_AGE {
         return Err(DropReason::NoProcess);
     }
     if !enter::take(id, |rates, now| rates.syns.take(now, SYNS)) {
@@ -66,10 +63,15 @@ fn hello(ctx: &XdpContext, id: u16, service: u32, clock: u32) -> Result<Verdict,
     let network = NetworkRef::of(id)?;
     let is_open = rewrite::complete(ctx, &network)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
-    if let Some(times) = times
-        && !syn_cookie::is_echo(clock, times.echo, now)
-    {
-        return Err(DropReason::NoFlow);
+    match times {
+        Some(times) if !syn_cookie::is_echo(clock, times.echo, now) => {
+            return Err(DropReason::NoFlow);
+        }
+        // Without an echo a number could be guessed.
+        None if enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) => {
+            return Err(DropReason::CellRate);
+        }
+        _ => {}
     }
     let sum = lb_payload_sum(ctx.ctx);
     let xdp = Xdp::new(ctx);

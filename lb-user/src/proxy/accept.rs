@@ -7,52 +7,30 @@ use std::{
     future::poll_fn,
     io,
     net::{SocketAddr, SocketAddrV4},
-    num::NonZero,
-    os::fd::OwnedFd,
-    path::Path,
     rc::Rc,
     sync::Arc,
     task::Poll,
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
-    task::{self, AbortHandle, LocalSet, yield_now},
+    task::{self, AbortHandle, yield_now},
     time::sleep,
 };
 
 use super::{
-    AccessLog, Counts, Legs, Listeners, ProxyConfig,
-    admission::{Admission, NetworkAdmission},
-    client_sockets::{ClientSocket, ClientSockets},
-    dial::{
-        connect::Origin,
-        dialers::{Dialer, Dialers},
-        select::{ConnectionAddresses, NoBackend},
-    },
-    fair_share::Shares,
-    fd_budget::Descriptors,
-    hellos::{self, HelloQueues},
-    http, passthrough,
-    relay::pipe::Pipes,
+    client_sockets::ClientSocket,
+    context::{AcceptorWork, Context},
+    dial::select::{ConnectionAddresses, NoBackend},
+    hellos, http, passthrough,
     snapshot::{ProxyService, Routing},
     sni,
     sockets::reset_at_close,
-    splice::{
-        negotiated::Agreed,
-        port_lease::{LEASE_HEARTBEAT, PUT_BACK_INTERVAL, PortLeases},
-    },
-    workers::{self, ThreadLoad, Workers},
+    splice::port_lease::{LEASE_HEARTBEAT, PUT_BACK_INTERVAL, PortLeases},
+    workers::{ThreadLoad, Workers},
 };
-use crate::{
-    dataplane::{affinities::Affinities, hellos::HelloRecord, vip_mss::VipMss},
-    network::{cell_thread, neighbour::Side},
-    system::{panics::spawn_connection, systemd::ListenerKey},
-};
+use crate::system::panics::spawn_connection;
 
 /// How long until an address that could not be had is tried again, and until a front that has no
 /// descriptors left accepts again.
@@ -60,334 +38,8 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a thread that carries more clients than another one lets that accept first.
 const LETS_OTHERS: Duration = Duration::from_millis(1);
 
-/// The fronts of all networks. They end with it.
-#[derive(Debug)]
-pub struct Acceptors {
-    setup: Option<watch::Sender<Arc<ProxyConfig>>>,
-    /// The thread that takes hellos ends with this.
-    ends: Option<watch::Sender<()>>,
-    threads: Vec<JoinHandle<()>>,
-    shares: Shares,
-    listeners: Listeners,
-    /// The segment sizes that clients are held to which are answered by cookies.
-    sizes: VipMss,
-    pending: Admission,
-    kept: Admission,
-}
-
-/// A network whose shared VIPs are served, or whose backends are dialled.
-pub struct NetworkSide {
-    /// Its id.
-    pub id: u16,
-    /// Where its neighbours are resolved.
-    pub side: Side,
-    /// The ports that its sockets may have, if it has a cell.
-    pub leases: Option<PortLeases>,
-}
-
-/// What all connections of shared VIPs are entered in, whichever thread carries them.
-pub struct Accounts {
-    /// Those that have a backend.
-    pub legs: Legs,
-    /// The backends that clients have had; none with a data plane that does not remember them.
-    pub affinities: Option<Affinities>,
-    /// How many there were, by service and outcome.
-    pub counts: Counts,
-    /// The requests of services with `http`.
-    pub access: AccessLog,
-    /// What each network may have of them.
-    pub shares: Shares,
-}
-
-impl Acceptors {
-    /// Starts the threads of each network, by its name. They serve nothing until [`Self::set`]. What of
-    /// `listeners` is open already is not opened again.
-    ///
-    /// # Errors
-    ///
-    /// If a cell cannot be entered, or a thread not be started.
-    pub fn start(
-        sides: BTreeMap<String, NetworkSide>,
-        accounts: &Accounts,
-        listeners: Listeners,
-        maps: &Path,
-    ) -> Result<Self> {
-        let (setup, follow) = watch::channel(Arc::default());
-        let (queues, sockets) = (
-            HelloQueues::default(),
-            ClientSockets::open(maps, accounts.shares.clone())?,
-        );
-        let sizes = VipMss::open(maps)?;
-        let descriptors = Descriptors::of_this_process(accounts.shares.clone());
-        let mut fronts = Vec::new();
-        let dialers = sides.into_iter().map(|(network, of_network)| {
-            let NetworkSide { id, side, leases } = of_network;
-            let origin = match side.cell {
-                Some(_) => Origin::Cell,
-                None => Origin::Host,
-            };
-            let (shares, spare) = (accounts.shares.clone(), descriptors.spare_sockets());
-            let dialer = Dialer::new(&network, origin, leases.clone(), shares, spare);
-            fronts.push((network, id, side.cell, leases));
-            dialer
-        });
-        let dialers = Dialers::of(dialers);
-        listeners.retain_networks(|network| dialers.has(network));
-        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-        let mut front = Self {
-            shares: accounts.shares.clone(),
-            setup: Some(setup),
-            ends: None,
-            threads: Vec::new(),
-            listeners,
-            sizes: sizes.clone(),
-            pending: Admission::up_to(descriptors.waiting()),
-            kept: Admission::up_to(descriptors.kept()),
-        };
-        for (network, id, cell, leases) in fronts {
-            let work = AcceptorWork {
-                listeners: front.listeners.clone(),
-                pending: front.pending.of(&network),
-                kept: front.kept.of(&network),
-                network: network.clone(),
-                setup: follow.clone(),
-                dialers: dialers.clone(),
-                legs: accounts.legs.clone(),
-                affinities: accounts.affinities.clone(),
-                counts: accounts.counts.clone(),
-                access: accounts.access.clone(),
-                descriptors: descriptors.clone(),
-                agreed: Agreed::default(),
-                cpus,
-                cookies: cell.is_some().then(|| CookieWork {
-                    network: id,
-                    queues: queues.clone(),
-                    sockets: sockets.clone(),
-                    sizes: sizes.clone(),
-                }),
-            };
-            let thread = spawn(work, cell.as_deref(), leases)
-                .with_context(|| format!("serve the shared VIPs of network {network}"))?;
-            front.threads.push(thread);
-        }
-        let (ends, until) = watch::channel(());
-        let ceased = front.listeners.ceased();
-        let thread = hellos::start(maps, queues, sockets, ceased, until)?;
-        front.threads.push(thread);
-        front.ends = Some(ends);
-        Ok(front)
-    }
-
-    /// From now on new connections go where `setup` routes them. Listeners that are not in it are closed, and
-    /// new ones that can be had are open when this returns; legs go on.
-    pub fn set(&self, mut setup: ProxyConfig) {
-        if let Some(sender) = &self.setup {
-            setup.take_turns(&sender.borrow());
-            let setup = Arc::new(setup);
-            self.shares.divide_among(setup.client_networks());
-            let before = Arc::clone(&sender.borrow());
-            let mut added = Vec::new();
-            for (place, service) in &setup.services {
-                if before.services.contains_key(place) {
-                    continue;
-                }
-                if !self.listeners.has(place) {
-                    // Its id may have been another service's.
-                    self.sizes.forget(service.id);
-                }
-                added.push(place);
-            }
-            sender.send_replace(Arc::clone(&setup));
-            self.listeners.wait_for(&added);
-        }
-    }
-
-    /// As [`Self::set`], but what is not wanted any more goes on beside it: the data plane may still send
-    /// clients there.
-    pub fn add(&self, mut setup: ProxyConfig) {
-        if let Some(sender) = &self.setup {
-            let before = Arc::clone(&sender.borrow());
-            setup.keep(&before);
-            self.set(setup);
-        }
-    }
-
-    /// Duplicates of the listeners, for the next process. Clients that are here already are served to their
-    /// end, and no others unless the listeners are [taken back](Self::take_back).
-    ///
-    /// # Errors
-    ///
-    /// If the process has too many open files.
-    pub fn give(&self) -> io::Result<Vec<(ListenerKey, OwnedFd)>> {
-        let listeners = self.listeners.give();
-        self.look_again();
-        listeners
-    }
-
-    /// Accepts again: there will be no next process.
-    pub fn take_back(&self) {
-        self.listeners.take_back();
-        self.look_again();
-    }
-
-    /// The next process accepts.
-    pub fn let_go(&self) {
-        self.listeners.let_go();
-    }
-
-    /// Has each thread look at what it has to listen at.
-    fn look_again(&self) {
-        if let Some(sender) = &self.setup {
-            sender.send_modify(|_| {});
-        }
-    }
-
-    /// Whether no client waits for a backend, or for its next request.
-    pub fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.kept.is_empty()
-    }
-}
-
-impl Drop for Acceptors {
-    fn drop(&mut self) {
-        // Threads see that no setup will come any more.
-        drop((self.setup.take(), self.ends.take()));
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!(
-                    "a thread of the shared VIPs has panicked, see the panic above: please report it"
-                );
-            }
-        }
-    }
-}
-
-/// What the threads of a network have to do, before they run.
-#[derive(Clone)]
-pub(super) struct AcceptorWork {
-    pub(super) network: String,
-    setup: watch::Receiver<Arc<ProxyConfig>>,
-    dialers: Dialers,
-    legs: Legs,
-    affinities: Option<Affinities>,
-    counts: Counts,
-    access: AccessLog,
-    listeners: Listeners,
-    pending: NetworkAdmission,
-    kept: NetworkAdmission,
-    pub(super) descriptors: Descriptors,
-    agreed: Agreed,
-    /// CPUs that there are for them.
-    pub(super) cpus: usize,
-    /// Where hellos come from, and the sockets that are made of them; none in the host's own namespace.
-    cookies: Option<CookieWork>,
-}
-
-/// What a network needs for clients that were answered by cookies.
-#[derive(Clone)]
-pub(super) struct CookieWork {
-    /// Id of the network.
-    network: u16,
-    queues: HelloQueues,
-    /// Their connections.
-    pub(super) sockets: ClientSockets,
-    /// The segment sizes that they are held to.
-    pub(super) sizes: VipMss,
-}
-
-impl AcceptorWork {
-    /// That of each thread.
-    pub(super) fn thread_name(&self) -> String {
-        format!("vip-{}", self.network)
-    }
-
-    /// The hellos of a thread with this load.
-    pub(super) fn hellos(&self, load: &ThreadLoad) -> Option<mpsc::Receiver<HelloRecord>> {
-        let cookies = self.cookies.as_ref()?;
-        Some(cookies.queues.of_thread(cookies.network, load.clone()))
-    }
-}
-
-fn spawn(
-    work: AcceptorWork,
-    cell: Option<&str>,
-    leases: Option<PortLeases>,
-) -> Result<JoinHandle<()>> {
-    cell_thread::start_listener(work.thread_name(), cell, move |runtime| {
-        LocalSet::new().block_on(&runtime, serve(work, leases));
-    })
-}
-
-/// What all connections of a thread share.
-pub(crate) struct Context {
-    pub(super) setup: watch::Receiver<Arc<ProxyConfig>>,
-    pub(super) dialers: Dialers,
-    pub(super) legs: Legs,
-    pub(super) affinities: Option<Affinities>,
-    pub(super) counts: Counts,
-    pub(super) access: AccessLog,
-    pub(super) listeners: Listeners,
-    /// Clients that have no backend yet.
-    pub(super) pending: NetworkAdmission,
-    /// Clients whose request was answered, and that may send another.
-    pub(super) kept: NetworkAdmission,
-    pub(super) descriptors: Descriptors,
-    pub(super) pipes: Pipes,
-    /// What backends agree on.
-    pub(super) agreed: Agreed,
-    pub(super) load: ThreadLoad,
-    pub(super) network: String,
-    /// What is for clients that were answered by cookies; none in the host's own namespace.
-    pub(super) cookies: Option<CookieWork>,
-}
-
-impl Context {
-    /// That of a thread with this load.
-    pub(super) fn new(work: AcceptorWork, load: ThreadLoad) -> Self {
-        let AcceptorWork {
-            network,
-            setup,
-            dialers,
-            legs,
-            affinities,
-            counts,
-            access,
-            listeners,
-            pending,
-            kept,
-            descriptors,
-            agreed,
-            cpus,
-            cookies,
-        } = work;
-        Self {
-            setup,
-            dialers,
-            legs,
-            affinities,
-            counts,
-            access,
-            listeners,
-            pending,
-            kept,
-            pipes: Pipes::new(&descriptors, workers::most(cpus)),
-            descriptors,
-            agreed,
-            load,
-            network,
-            cookies,
-        }
-    }
-
-    /// The service of a VIP here, as it is now.
-    pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<ProxyService>> {
-        let key = (self.network.clone(), vip);
-        self.setup.borrow().services.get(&key).cloned()
-    }
-}
-
 /// What the first thread does: it follows the setup until there is no sender of one any more.
-async fn serve(work: AcceptorWork, leases: Option<PortLeases>) {
+pub(super) async fn serve(work: AcceptorWork, leases: Option<PortLeases>) {
     if let Some(leases) = leases {
         task::spawn_local(say(leases.clone()));
         task::spawn_local(put_back(leases));

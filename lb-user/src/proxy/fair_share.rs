@@ -117,12 +117,14 @@ impl Shares {
     pub fn read(&self) -> BTreeMap<u16, ShareUse> {
         let mut networks: BTreeMap<u16, ShareUse> = BTreeMap::new();
         for (resource, taken) in &*self.taken() {
+            // Each of these has a descriptor, or had one.
+            if *resource == Resource::CellSockets {
+                continue;
+            }
             for (network, count) in &taken.of_network {
                 let had = networks.entry(*network).or_default();
                 *match resource {
-                    // Each has a descriptor, or had.
-                    Resource::CellSockets => continue,
-                    Resource::Descriptors => &mut had.descriptors,
+                    Resource::Descriptors | Resource::CellSockets => &mut had.descriptors,
                     Resource::FlowPorts(_) => &mut had.flow_ports,
                     Resource::LegPorts(..) => &mut had.leg_ports,
                 } += count;

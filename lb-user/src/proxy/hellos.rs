@@ -18,8 +18,9 @@ use tokio::{
 };
 
 use super::{
-    accept::{Context, begin, refuse},
+    accept::{begin, refuse},
     client_sockets::{ClientSockets, MARK_INTERVAL},
+    context::Context,
     dial::select::{ConnectionAddresses, NoBackend},
     snapshot::Routing,
     splice::rebuilt,
@@ -103,6 +104,10 @@ fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
         return;
     }
     let syn = rebuilt::syn(&hello.head);
+    // A duplicate of one that has been handed over: it would open another connection to a backend.
+    if !matches!(cookies.flows.find(&hello.head.key), Ok(None)) {
+        return;
+    }
     let Some(socket) = cookies.sockets.claim(hello.head.key, syn) else {
         return;
     };

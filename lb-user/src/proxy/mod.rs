@@ -16,10 +16,12 @@
 //! idle and cut as one. One that is handed over is a flow.
 
 mod accept;
+mod acceptors;
 mod access_log;
 mod admission;
 mod client_sockets;
 pub mod connections;
+mod context;
 pub mod dial;
 mod fair_share;
 mod fd_budget;
@@ -40,7 +42,7 @@ mod tcp_info;
 mod workers;
 
 pub use self::{
-    accept::{Acceptors, Accounts, NetworkSide},
+    acceptors::{Acceptors, Accounts, NetworkSide},
     access_log::AccessLog,
     connections::Legs,
     fair_share::Shares,

@@ -6,7 +6,7 @@ use std::{rc::Rc, sync::Arc};
 use tokio::net::TcpStream;
 
 use super::{
-    accept::Context,
+    context::Context,
     dial::{
         candidates::ChosenBy,
         select::{Candidates, ConnectionAddresses, NoBackend},

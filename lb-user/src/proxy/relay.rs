@@ -8,9 +8,9 @@ use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIEN
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use super::{
-    accept::Context,
     client_sockets::{ClientSocket, replaced},
     connections::{CopyDirection, Guard, Leg},
+    context::Context,
     dial::select::BackendConnection,
     listeners::LEAST_MSS,
     relay::pipe::{Failed, pump},

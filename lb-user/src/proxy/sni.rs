@@ -6,9 +6,9 @@ use lb_common::client_hello::{self, Hello, HelloRefusal, Reached, Reading};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 use super::{
-    accept::Context,
     admission::Permit,
     client_sockets::{ClientSocket, replaced},
+    context::Context,
     dial::{
         candidates::ChosenBy,
         select::{Candidates, ConnectionAddresses, NoBackend},

@@ -27,7 +27,8 @@ use tokio::{
 
 use super::{
     ProxyConfig,
-    accept::{AcceptorWork, Context, accept_all},
+    accept::accept_all,
+    context::{AcceptorWork, Context},
     hellos,
 };
 use crate::network::cell_thread;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    io::Write as _,
     net::SocketAddrV4,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -12,11 +13,11 @@ use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
 use lb_tests::{
     poll,
     product::{config::Config, systemd::Systemd},
-    servers::teller::{Teller, ask},
+    servers::teller::{Teller, ask, ask_on},
     topology::Topology,
     traffic::{
-        client,
-        conn_pair::{Line, Pair, refused},
+        client::{self, open},
+        conn_pair::{Line, Pair},
         hello::named,
     },
 };
@@ -454,8 +455,12 @@ fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
     ensure!(systemd.property("ActiveState")? == "inactive");
     pairs.iter().try_for_each(Pair::talk)?;
     stage.reaches(DIRECT)?;
-    refused(topology.client(), SHARED)?;
+    // A client waits with its hello for the process to come.
+    let early = topology.client().netns.inside(|| open(None, SHARED))??;
+    (&early).write_all(&named(NAME.as_bytes()))?;
     systemd.succeed("start lb")?;
+    let server = ask_on(early, &[], Duration::ZERO)?;
+    ensure!(server.as_deref() == Some("node"), "{server:?}");
     stage.reaches(SHARED)?;
     pairs.iter().try_for_each(Pair::talk)
 }

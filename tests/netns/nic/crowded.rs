@@ -109,11 +109,14 @@ const QUIET: [Duration; 3] = [
     Duration::from_secs(8),
 ];
 
-/// A tenant has a cell answer clients that are not there. It soon gives up, and others have the room.
+/// A tenant has the kernel of a cell answer clients that are not there. It soon gives up, and others have the room.
 #[privileged_test]
 fn clients_of_a_shared_vip_that_are_not_there_take_no_room_for_long() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = sni::config(&topology, "routes: [{ names: [a.lab], pool: a }]");
+    let config = sni::config(
+        &topology,
+        "syn_cookies: never, routes: [{ names: [a.lab], pool: a }]",
+    );
     let config = config.network("tenant-a", |tenant| {
         tenant.set("prefixes", ["192.168.0.0/16"])
     });

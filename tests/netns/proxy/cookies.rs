@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     oracle::capture::Capture,
     product::{config::Keys, lb::Lb},
@@ -19,12 +19,15 @@ use lb_tests::{
         hello::named,
     },
 };
+use lb_user::dataplane::{cookies::Cookies, pins::Pins};
 
 use crate::{
-    handoff::connections::handed_over,
+    handoff::{connections::handed_over, scales::seen},
     nic::cell::inside,
     proxy::{
-        guard::teller,
+        guard::{self, beside, teller, tellers},
+        pipe::carry,
+        relayed::{self, fast_line},
         sni::{ROUTES, SHARED, Site, config, reaches},
     },
 };
@@ -74,6 +77,64 @@ fn a_client_is_answered_by_a_cookie_and_handed_over() -> Result<()> {
     assert_eq!(counted(&topology, "TcpPassiveOpens")?, 0);
     let answers = capture.stop()?;
     assert_eq!(answers.len(), usize::try_from(count)?, "{answers:?}");
+    Ok(())
+}
+
+/// Options of TCP, as a client's kernel offers them and as `ss` names them.
+const OPTIONS: [(&str, &str); 3] = [
+    ("tcp_timestamps", "ts"),
+    ("tcp_sack", "sack"),
+    ("tcp_window_scaling", "wscale"),
+];
+const BULK: u64 = 1 << 20;
+
+/// A client agrees on what it has offered, and on nothing else, whatever that is; and all bytes come.
+#[privileged_test]
+fn a_client_agrees_on_what_it_has_offered() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _lb = Lb::start(&topology, &relayed::config(&topology))?;
+    let line = fast_line(&topology)?;
+    let client = &topology.client().netns;
+    for offered in 0..1_u8 << OPTIONS.len() {
+        for (bit, (option, _)) in OPTIONS.iter().enumerate() {
+            let value = offered >> bit & 1;
+            client.set_sysctl(&format!("ipv4/{option}"), &value.to_string())?;
+        }
+        let pair = line.open()?;
+        carry(&pair.client, &pair.server, BULK)?;
+        carry(&pair.server, &pair.client, BULK)?;
+        let seen = seen(client, &pair.client)?;
+        for (bit, (_, name)) in OPTIONS.iter().enumerate() {
+            let mut words = seen.split_whitespace();
+            let has = words.any(|word| word.split(':').next() == Some(name));
+            ensure!(
+                has == (offered >> bit & 1 != 0),
+                "{offered:03b}, {name}: {seen}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// How long a key is that of new cookies here; it is good for as long again.
+const EPOCH: Duration = Duration::from_millis(500);
+const EPOCHS: u32 = 6;
+
+/// Keys are turned while clients connect, and none of them is refused.
+#[privileged_test]
+fn keys_are_turned_while_clients_connect() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _tellers = tellers(&topology)?;
+    let _lb = Lb::start(&topology, &guard::config(&topology, ""))?;
+    let keys = Cookies::open(&Pins::new(topology.run()).maps())?;
+    let (_, measured) = beside(topology.client(), || {
+        for _ in 0..EPOCHS {
+            keys.turn()?;
+            thread::sleep(EPOCH);
+        }
+        Ok(())
+    })?;
+    println!("{measured} while keys were turned");
     Ok(())
 }
 

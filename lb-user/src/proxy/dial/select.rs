@@ -17,8 +17,8 @@ use crate::{
     config::ProxyProtocol,
     dataplane::{affinities::AffineClient, flows::monotonic_us},
     proxy::{
-        accept::Context,
         connections::{Guard, NewLeg, NotBegun},
+        context::Context,
         fair_share::Spent,
         snapshot::ProxyService,
         splice::{

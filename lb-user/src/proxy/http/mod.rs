@@ -40,8 +40,8 @@ use self::{
     wire::{FromClient, Wire},
 };
 use super::{
-    accept::Context,
     access_log::RequestOutcome,
+    context::Context,
     dial::select::ConnectionAddresses,
     snapshot::{HttpRouting, ProxyService},
     sockets::{CLOSE_TIMEOUT, hear_out, prepare, reset_at_close},

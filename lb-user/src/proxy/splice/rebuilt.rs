@@ -11,7 +11,7 @@ use std::{
 use lb_common::{
     maps::{
         flow::FlowKey,
-        hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HelloHead},
+        hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HelloHead, MAX_HELLO_AGE},
     },
     syn_cookie::{
         answer::{MAX_WINDOW, PROMISED_SCALE},
@@ -39,11 +39,7 @@ use crate::dataplane::{flows::coarse_now, hellos::HelloRecord};
 const MICROSECONDS_SHIFT: u32 = 20;
 const _: () = assert!(lb_common::maps::flow::TIME_SHIFT == MICROSECONDS_SHIFT);
 
-/// How old a hello may be that a socket is made of, in units of coarse time, about a second: its client has repeated it
-/// by then, or given up.
-const MAX_HELLO_AGE: u32 = 1000;
-
-/// Whether it has waited too long for this process: as of one before.
+/// Whether it has waited too long for this process: its client was reset.
 pub(crate) fn is_late(hello: &HelloRecord) -> bool {
     coarse_now().is_ok_and(|now| now.wrapping_sub(hello.head.seen) > MAX_HELLO_AGE)
 }
@@ -110,10 +106,8 @@ fn open(hello: &HelloRecord) -> Result<OwnedFd, Errno> {
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
     let (vip, client) = ends(&head.key);
     let offer = SynOffer::from_bits(number_bits(head));
-    if head.mss < head.announced {
-        // The kernel works out its segments when it connects, and not when it learns what was agreed on.
-        setsockopt(&socket, TcpMaxSeg, &u32::from(head.mss))?;
-    }
+    // The kernel works out its segments when it connects, and not when it learns what was agreed on.
+    setsockopt(&socket, TcpMaxSeg, &u32::from(head.mss))?;
     tcp_repair::begin(
         &socket.as_fd(),
         head.number.wrapping_add(1),
@@ -126,7 +120,7 @@ fn open(hello: &HelloRecord) -> Result<OwnedFd, Errno> {
         &socket.as_fd(),
         &Agreement {
             mss: head.mss,
-            scales: offer.scale.map(|scale| (scale, PROMISED_SCALE)),
+            scales: offer.scale.map_or((0, 0), |scale| (scale, PROMISED_SCALE)),
             has_sack: offer.has_sack,
             clock: has_times.then(|| clock(head)),
         },

@@ -177,8 +177,9 @@ pub(super) fn begin(socket: &BorrowedFd<'_>, sent: u32, received: u32) -> Result
 pub(super) struct Agreement {
     /// Most bytes in a segment to the peer.
     pub(super) mss: u16,
-    /// How far the peer's windows are shifted, and ours.
-    pub(super) scales: Option<(u8, u8)>,
+    /// How far the peer's windows are shifted, and ours; not at all without scales. The kernel would shift ours otherwise by
+    /// what it would have offered.
+    pub(super) scales: (u8, u8),
     /// Whether both have selective acknowledgments.
     pub(super) has_sack: bool,
     /// Our clock, if both have timestamps.
@@ -189,10 +190,12 @@ pub(super) struct Agreement {
 pub(super) fn agree(socket: &BorrowedFd<'_>, agreement: &Agreement) -> Result<(), Errno> {
     let option = |kind, value| AgreedOption { kind, value };
     let mut options = [option(SIZE, agreement.mss.into()); OPTIONS];
+    let (theirs, ours) = agreement.scales;
     let others = [
-        agreement
-            .scales
-            .map(|(theirs, ours)| option(SCALE, u32::from(theirs) | u32::from(ours) << u16::BITS)),
+        Some(option(
+            SCALE,
+            u32::from(theirs) | u32::from(ours) << u16::BITS,
+        )),
         agreement.has_sack.then_some(option(SACK_PERMITTED, 0)),
         agreement.clock.map(|_| option(TIMES, 0)),
     ];

@@ -24,8 +24,8 @@ use crate::{
     flows::log,
     proxy::{
         AccessLog, Counts, Legs, Listeners, ProxyConfig,
-        accept::Context,
         admission::Admission,
+        context::Context,
         dial::{
             candidates::ProxyPool,
             connect::Origin,

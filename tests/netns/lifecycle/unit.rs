@@ -16,7 +16,7 @@ use lb_tests::{
     servers::teller::{Teller, ask, ask_on},
     topology::Topology,
     traffic::{
-        client::{self, open},
+        client,
         conn_pair::{Line, Pair},
         hello::named,
     },
@@ -456,7 +456,10 @@ fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
     pairs.iter().try_for_each(Pair::talk)?;
     stage.reaches(DIRECT)?;
     // A client waits with its hello for the process to come.
-    let early = topology.client().netns.inside(|| open(None, SHARED))??;
+    let early = topology
+        .client()
+        .netns
+        .inside(|| client::open(None, SHARED))??;
     (&early).write_all(&named(NAME.as_bytes()))?;
     systemd.succeed("start lb")?;
     let server = ask_on(early, &[], Duration::ZERO)?;

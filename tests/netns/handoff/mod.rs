@@ -6,7 +6,7 @@ mod cost;
 mod killed;
 mod much;
 mod room;
-pub(crate) mod scales;
+mod scales;
 mod segments;
 mod size;
 mod tenants;

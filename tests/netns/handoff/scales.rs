@@ -170,7 +170,7 @@ fn open(
 }
 
 /// What the kernel says of the end of a connection, in one line.
-pub(crate) fn seen(netns: &Netns, end: &TcpStream) -> Result<String> {
+fn seen(netns: &Netns, end: &TcpStream) -> Result<String> {
     let (own, peer) = (end.local_addr()?, end.peer_addr()?);
     netns.run(&format!("ss -Htin src {own} dst {peer}"))
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    io::Write as _,
     net::SocketAddrV4,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -460,9 +459,9 @@ fn what_hangs_is_started_anew_and_a_stop_ends_no_flow() -> Result<()> {
         .client()
         .netns
         .inside(|| client::open(None, SHARED))??;
-    (&early).write_all(&named(NAME.as_bytes()))?;
+    let early = thread::spawn(move || ask_on(early, &[&named(NAME.as_bytes())], Duration::ZERO));
     systemd.succeed("start lb")?;
-    let server = ask_on(early, &[], Duration::ZERO)?;
+    let server = early.join().map_err(|_| anyhow!("the client panicked"))??;
     ensure!(server.as_deref() == Some("node"), "{server:?}");
     stage.reaches(SHARED)?;
     pairs.iter().try_for_each(Pair::talk)

@@ -117,17 +117,15 @@ impl Shares {
     pub fn read(&self) -> BTreeMap<u16, ShareUse> {
         let mut networks: BTreeMap<u16, ShareUse> = BTreeMap::new();
         for (resource, taken) in &*self.taken() {
-            // Each of these has a descriptor, or had one.
-            if *resource == Resource::CellSockets {
-                continue;
-            }
+            let of: fn(&mut ShareUse) -> &mut usize = match resource {
+                // Each has a descriptor, or had one.
+                Resource::CellSockets => continue,
+                Resource::Descriptors => |had| &mut had.descriptors,
+                Resource::FlowPorts(_) => |had| &mut had.flow_ports,
+                Resource::LegPorts(..) => |had| &mut had.leg_ports,
+            };
             for (network, count) in &taken.of_network {
-                let had = networks.entry(*network).or_default();
-                *match resource {
-                    Resource::Descriptors | Resource::CellSockets => &mut had.descriptors,
-                    Resource::FlowPorts(_) => &mut had.flow_ports,
-                    Resource::LegPorts(..) => &mut had.leg_ports,
-                } += count;
+                *of(networks.entry(*network).or_default()) += count;
             }
         }
         networks

@@ -104,13 +104,14 @@ fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
         return;
     }
     let syn = rebuilt::syn(&hello.head);
-    // A duplicate of one that has been handed over: it would open another connection to a backend.
-    if !matches!(cookies.flows.find(&hello.head.key), Ok(None)) {
-        return;
-    }
     let Some(socket) = cookies.sockets.claim(hello.head.key, syn) else {
         return;
     };
+    // A duplicate of one that has been handed over: it would open another connection to a backend. Only now: a flow is in the
+    // index before its connection can be claimed again.
+    if !matches!(cookies.flows.find(&hello.head.key), Ok(None)) {
+        return;
+    }
     let stream = match rebuilt::rebuild(hello) {
         Ok(stream) => stream,
         // A client may bring this about: one line for each would fill the log.

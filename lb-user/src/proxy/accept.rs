@@ -61,16 +61,17 @@ pub(super) async fn serve(work: AcceptorWork, leases: Option<PortLeases>) {
     let mut accepted = BTreeMap::new();
     while setup.changed().await.is_ok() {
         let now = Arc::clone(&setup.borrow_and_update());
-        shared.dialers.follow(&shared.network, &now);
-        let vips = match shared.listeners.have_ceased() {
+        shared.work.dialers.follow(&shared.work.network, &now);
+        let vips = match shared.work.listeners.have_ceased() {
             true => BTreeSet::new(),
-            false => now.vips(&shared.network),
+            false => now.vips(&shared.work.network),
         };
         let is_wanted = |vip: &SocketAddrV4| vips.contains(vip);
         accepted.retain(|vip, _| is_wanted(vip));
         shared
+            .work
             .listeners
-            .retain(&shared.network, |vip| is_wanted(&vip));
+            .retain(&shared.work.network, |vip| is_wanted(&vip));
         if !vips.is_empty() {
             workers.start(&now);
         }
@@ -105,10 +106,10 @@ fn listen(address: SocketAddrV4, front: &Rc<Front>) -> Listening {
 /// Makes the listener of a VIP, and accepts connections there as long as this is wanted, with all threads.
 async fn accept(vip: SocketAddrV4, front: Rc<Front>) {
     let Front { shared, workers } = &*front;
-    let place = (shared.network.clone(), vip);
+    let place = (shared.work.network.clone(), vip);
     let mut retries = Retries::default();
     let listener = loop {
-        match shared.listeners.at(&place) {
+        match shared.work.listeners.at(&place) {
             Ok(listener) => break listener,
             Err(error) => retries.wait(&error, vip, shared).await,
         }
@@ -127,7 +128,7 @@ impl Retries {
     async fn wait(&mut self, error: &io::Error, vip: SocketAddrV4, shared: &Context) {
         if !self.was_said {
             tracing::error!(
-                network = shared.network,
+                network = shared.work.network,
                 address = %vip,
                 "the shared VIP accepts no new connections, trying again: {error}"
             );
@@ -192,7 +193,7 @@ pub(super) fn begin(
     let Some(service) = shared.service(addresses.vip) else {
         return;
     };
-    let descriptor = match shared.descriptors.socket(service.network) {
+    let descriptor = match shared.work.descriptors.socket(service.network) {
         Ok(descriptor) => descriptor,
         Err(spent) => {
             return refuse(
@@ -231,7 +232,7 @@ pub(super) fn refuse(
     reason: NoBackend,
     shared: &Context,
 ) {
-    shared.counts.of(&service.name, |counted| {
+    shared.work.counts.of(&service.name, |counted| {
         counted.accepted += 1;
         counted.refuse(reason.label());
     });

@@ -20,7 +20,7 @@ use crate::dataplane::{
     affinities::Affinities, flow_lines::FlowLines, hellos::HelloRecord, vip_mss::VipMss,
 };
 
-/// What the threads of a network have to do, before they run.
+/// What the threads of a network have to do, and do it with.
 #[derive(Clone)]
 pub(super) struct AcceptorWork {
     pub(super) network: String,
@@ -31,9 +31,12 @@ pub(super) struct AcceptorWork {
     pub(super) counts: Counts,
     pub(super) access: AccessLog,
     pub(super) listeners: Listeners,
+    /// Clients that have no backend yet.
     pub(super) pending: NetworkAdmission,
+    /// Clients whose request was answered, and that may send another.
     pub(super) kept: NetworkAdmission,
     pub(super) descriptors: Descriptors,
+    /// What backends agree on.
     pub(super) agreed: Agreed,
     /// CPUs that there are for them.
     pub(super) cpus: usize,
@@ -70,68 +73,21 @@ impl AcceptorWork {
 
 /// What all connections of a thread share.
 pub(crate) struct Context {
-    pub(super) setup: watch::Receiver<Arc<ProxyConfig>>,
-    pub(super) dialers: Dialers,
-    pub(super) legs: Legs,
-    pub(super) affinities: Option<Affinities>,
-    pub(super) counts: Counts,
-    pub(super) access: AccessLog,
-    pub(super) listeners: Listeners,
-    /// Clients that have no backend yet.
-    pub(super) pending: NetworkAdmission,
-    /// Clients whose request was answered, and that may send another.
-    pub(super) kept: NetworkAdmission,
-    pub(super) descriptors: Descriptors,
+    pub(super) work: AcceptorWork,
     pub(super) pipes: Pipes,
-    /// What backends agree on.
-    pub(super) agreed: Agreed,
     pub(super) load: ThreadLoad,
-    pub(super) network: String,
-    /// What is for clients that were answered by cookies; none in the host's own namespace.
-    pub(super) cookies: Option<CookieWork>,
 }
 
 impl Context {
     /// That of a thread with this load.
     pub(super) fn new(work: AcceptorWork, load: ThreadLoad) -> Self {
-        let AcceptorWork {
-            network,
-            setup,
-            dialers,
-            legs,
-            affinities,
-            counts,
-            access,
-            listeners,
-            pending,
-            kept,
-            descriptors,
-            agreed,
-            cpus,
-            cookies,
-        } = work;
-        Self {
-            setup,
-            dialers,
-            legs,
-            affinities,
-            counts,
-            access,
-            listeners,
-            pending,
-            kept,
-            pipes: Pipes::new(&descriptors, workers::most(cpus)),
-            descriptors,
-            agreed,
-            load,
-            network,
-            cookies,
-        }
+        let pipes = Pipes::new(&work.descriptors, workers::most(work.cpus));
+        Self { work, pipes, load }
     }
 
     /// The service of a VIP here, as it is now.
     pub(super) fn service(&self, vip: SocketAddrV4) -> Option<Arc<ProxyService>> {
-        let key = (self.network.clone(), vip);
-        self.setup.borrow().services.get(&key).cloned()
+        let key = (self.work.network.clone(), vip);
+        self.work.setup.borrow().services.get(&key).cloned()
     }
 }

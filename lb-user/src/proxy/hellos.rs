@@ -97,7 +97,7 @@ fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
     let Some(service) = service.filter(|service| matches!(service.routing, Routing::Sni(_))) else {
         return;
     };
-    let Some(cookies) = &shared.cookies else {
+    let Some(cookies) = &shared.work.cookies else {
         return;
     };
     if !rebuilt::is_whole(hello) || rebuilt::is_late(hello) {
@@ -117,7 +117,7 @@ fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
         // A client may bring this about: one line for each would fill the log.
         Err(error) => {
             tracing::debug!(
-                network = shared.network,
+                network = shared.work.network,
                 address = %vip,
                 "make a socket of the connection of {client}, which was opened by a cookie: {error}"
             );

@@ -28,9 +28,9 @@ pub(super) async fn serve(
     pool: &str,
     shared: Rc<Context>,
 ) {
-    let counts = &shared.counts;
+    let counts = &shared.work.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
-    let ticket = shared.pending.admit(*addresses.client.ip());
+    let ticket = shared.work.pending.admit(*addresses.client.ip());
     let connected = tokio::select! {
         biased;
         // `biased`: a client that has a backend is not evicted any more.

@@ -70,7 +70,7 @@ pub(super) async fn go_on(
     };
     match (spliced, lease) {
         (Ok(()), Some(lease)) => {
-            let counts = &shared.counts;
+            let counts = &shared.work.counts;
             counts.of(&service.name, |counted| counted.handed_over += 1);
             // It is a flow from here on.
             guard.hand_over(lease.id, lease.word(), said.sent_on());
@@ -82,7 +82,7 @@ pub(super) async fn go_on(
         }
         (spliced, lease) => {
             let why = spliced.err().unwrap_or(NotSpliced::NoPort);
-            let counts = &shared.counts;
+            let counts = &shared.work.counts;
             counts.of(&service.name, |counted| counted.copy(why.label()));
             note_agreed(&backend, shared);
             let copied = CopiedConnection {
@@ -104,9 +104,9 @@ fn limit_mss(lease: &PortLease, leg: &Leg, service: &ProxyService, shared: &Cont
     if mss < LEAST_MSS {
         return;
     }
-    let place = (shared.network.clone(), leg.vip());
-    shared.listeners.tell_mss(&place, mss);
-    if let Some(cookies) = &shared.cookies {
+    let place = (shared.work.network.clone(), leg.vip());
+    shared.work.listeners.tell_mss(&place, mss);
+    if let Some(cookies) = &shared.work.cookies {
         cookies.sizes.limit(service.id, mss);
     }
 }
@@ -114,7 +114,7 @@ fn limit_mss(lease: &PortLease, leg: &Leg, service: &ProxyService, shared: &Cont
 /// The next clients that differ from what this backend agrees on are copied without a try.
 fn note_agreed(backend: &TcpStream, shared: &Context) {
     if let (Ok(SocketAddr::V4(address)), Ok(info)) = (backend.peer_addr(), Info::of(backend)) {
-        shared.agreed.note(address, info.options());
+        shared.work.agreed.note(address, info.options());
     }
 }
 

@@ -141,10 +141,10 @@ pub(super) async fn serve(
     sni: Arc<SniRouting>,
     shared: Rc<Context>,
 ) {
-    let counts = &shared.counts;
+    let counts = &shared.work.counts;
     counts.of(&service.name, |counted| counted.accepted += 1);
     // Of a proxy too: the address that it announces for its client is not verified.
-    let ticket = shared.pending.admit(*addresses.client.ip());
+    let ticket = shared.work.pending.admit(*addresses.client.ip());
     let connected = tokio::select! {
         biased;
         // `biased`: a client that has a backend is not evicted any more.
@@ -166,7 +166,7 @@ pub(super) async fn serve(
                 }
             });
             if let Some(name) = refused.refused_name() {
-                let of = [shared.network.as_str(), service.name.as_str()];
+                let of = [shared.work.network.as_str(), service.name.as_str()];
                 let client = *addresses.client.ip();
                 counts.names.note(of, name, refused.label(), client);
             }
@@ -207,7 +207,7 @@ async fn connect(
         return Err(SniRefusal::Gone);
     }
     if hello.ech {
-        let counts = &shared.counts;
+        let counts = &shared.work.counts;
         match sni.ech {
             Ech::Route => {}
             Ech::Count => counts.of(&service.name, |counted| counted.ech += 1),

@@ -237,7 +237,7 @@ async fn do_all(mut jobs: mpsc::UnboundedReceiver<Job>, shared: Rc<Context>) {
                 _closed = until.changed() => {}
                 accepted = accepts => if let Err(error) = accepted {
                     tracing::warn!(
-                        network = shared.network,
+                        network = shared.work.network,
                         address = %vip,
                         "a thread of the shared VIP has no part in it: {error}"
                     );

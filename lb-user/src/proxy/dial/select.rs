@@ -187,18 +187,22 @@ pub(crate) struct Candidates {
 impl Candidates {
     /// Those of the pool with this name for a client.
     pub(crate) fn of(name: &str, by: ChosenBy, shared: &Context) -> Result<Self, NoBackend> {
-        let cuts = shared.legs.cuts();
-        let setup = shared.setup.borrow();
+        let cuts = shared.work.legs.cuts();
+        let setup = shared.work.setup.borrow();
         let pool = setup.pools.get(name).ok_or(NoBackend::NoneServes)?;
         let remembers = pool.remembers(by);
         let kept = remembers.and_then(|(client, id, timeout)| {
-            let had = shared.affinities.as_ref()?.backend(client, id, timeout);
+            let had = shared
+                .work
+                .affinities
+                .as_ref()?
+                .backend(client, id, timeout);
             had.filter(|backend| pool.serves(*backend))
         });
         let candidates = Self {
             name: name.to_owned(),
             pool: Arc::clone(pool),
-            first: pool.first(by, |backend| shared.legs.live(backend)),
+            first: pool.first(by, |backend| shared.work.legs.live(backend)),
             kept,
             remembers: remembers.map(|(client, id, _)| (client, id)),
             cuts,
@@ -222,11 +226,14 @@ impl Candidates {
         carriage: Carriage,
         shared: &Context,
     ) -> Result<BackendConnection, NoBackend> {
-        let has_ports = shared.legs.has_ports(service.network, self.pool.network_id);
-        if !has_ports || !shared.legs.has_room(service) {
+        let has_ports = shared
+            .work
+            .legs
+            .has_ports(service.network, self.pool.network_id);
+        if !has_ports || !shared.work.legs.has_room(service) {
             return Err(NoBackend::Budget);
         }
-        let descriptor = shared.descriptors.socket(service.network);
+        let descriptor = shared.work.descriptors.socket(service.network);
         let descriptor = descriptor.map_err(NoBackend::without_descriptor)?;
         let mut why = NoBackend::Unreachable;
         let (start, since) = (Instant::now(), monotonic_us());
@@ -234,11 +241,11 @@ impl Candidates {
         let in_time = backends.take_while(|_| start.elapsed() < TRYING);
         for (tried, (id, address)) in in_time.enumerate() {
             let max_connections = self.pool.max_connections();
-            if max_connections.is_some_and(|most| shared.legs.live(id) >= most) {
+            if max_connections.is_some_and(|most| shared.work.legs.live(id) >= most) {
                 why = NoBackend::Full;
                 continue;
             }
-            let syn = carriage.and_then(|offer| shared.agreed.fits(offer, address));
+            let syn = carriage.and_then(|offer| shared.work.agreed.fits(offer, address));
             let purpose = Purpose {
                 key: *key,
                 service: service.id,
@@ -246,8 +253,11 @@ impl Candidates {
                 mss: syn.ok().map(|syn| syn.takes()),
             };
             let dialling = Instant::now();
-            let setup = Arc::clone(&shared.setup.borrow());
-            let dialled = shared.dialers.dial(&self.pool.network, purpose, &setup);
+            let setup = Arc::clone(&shared.work.setup.borrow());
+            let dialled = shared
+                .work
+                .dialers
+                .dial(&self.pool.network, purpose, &setup);
             let Dialled {
                 stream: backend,
                 lease,
@@ -256,7 +266,7 @@ impl Candidates {
                 Ok(dialled) => dialled,
                 Err(undialled) => {
                     if matches!(undialled, Undialled::Failed) {
-                        shared.legs.note_failure(id);
+                        shared.work.legs.note_failure(id);
                     }
                     why = undialled.into();
                     continue;
@@ -264,14 +274,14 @@ impl Candidates {
             };
             let connected_us = u64::try_from(dialling.elapsed().as_micros()).unwrap_or_default();
             if tried > 0 {
-                let counts = &shared.counts;
+                let counts = &shared.work.counts;
                 counts.of(&service.name, |counted| counted.redispatched += 1);
             }
             let Ok(SocketAddr::V4(snat)) = backend.local_addr() else {
                 continue;
             };
             // It may have been taken out, or cut, while it was dialled.
-            let setup = Arc::clone(&shared.setup.borrow());
+            let setup = Arc::clone(&shared.work.setup.borrow());
             let pool = setup.pools.get(&self.name);
             let Some(pool) = pool.filter(|pool| pool.has(id)) else {
                 continue;
@@ -287,10 +297,10 @@ impl Candidates {
                 since,
                 connected_us,
             };
-            match shared.legs.begin(new, self.cuts) {
+            match shared.work.legs.begin(new, self.cuts) {
                 Ok(guard) => {
                     if let (Some(affinities), Some((client, pool))) =
-                        (&shared.affinities, self.remembers)
+                        (&shared.work.affinities, self.remembers)
                     {
                         affinities.note(client, pool, id);
                     }
@@ -309,7 +319,7 @@ impl Candidates {
             }
         }
         if why == NoBackend::Unreachable {
-            shared.legs.note_unreached(service);
+            shared.work.legs.note_unreached(service);
         }
         Err(why)
     }

@@ -63,7 +63,7 @@ pub(super) async fn exchange(
     let Routing::Http(http) = &service.routing else {
         return Err(ClosedInSilence);
     };
-    let counts = &talk.shared.counts;
+    let counts = &talk.shared.work.counts;
     let outcome = RequestOutcome::default();
     talk.outcome.replace(outcome.clone());
     let mut record = begin(&request, &service, talk, &outcome);
@@ -96,7 +96,7 @@ pub(super) async fn exchange(
         }
     });
     if let Some(name) = refused.refused_name() {
-        let of = [talk.shared.network.as_str(), service.name.as_str()];
+        let of = [talk.shared.work.network.as_str(), service.name.as_str()];
         // What is no name is shown as it was sent.
         let sent = host.map(|host| refused_names::shown(host.as_bytes().iter().copied()));
         let name = name.or(sent.as_deref());
@@ -121,9 +121,9 @@ fn begin(
     talk: &Talk,
     outcome: &RequestOutcome,
 ) -> Option<AccessRecord> {
-    let of = [talk.shared.network.as_str(), service.name.as_str()];
+    let of = [talk.shared.work.network.as_str(), service.name.as_str()];
     let ends = [talk.addresses.client, talk.addresses.vip];
-    talk.shared.access.begin(of, ends, request, outcome)
+    talk.shared.work.access.begin(of, ends, request, outcome)
 }
 
 /// What a client gets that is not refused.

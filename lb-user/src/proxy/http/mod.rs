@@ -123,7 +123,7 @@ pub(super) async fn serve(
     http: Arc<HttpRouting>,
     shared: Rc<Context>,
 ) {
-    let counts = shared.counts.clone();
+    let counts = shared.work.counts.clone();
     counts.of(&service.name, |counted| counted.accepted += 1);
     prepare(&client, &service);
     let client = Arc::new(client);
@@ -140,7 +140,7 @@ pub(super) async fn serve(
     };
     let (end, refused) = converse(Arc::clone(&client), &service, &http, &talk, &fate).await;
     if let Some(RefusalLabel::Connection(label @ NO_REQUEST)) = refused {
-        let of = [talk.shared.network.as_str(), service.name.as_str()];
+        let of = [talk.shared.work.network.as_str(), service.name.as_str()];
         counts
             .names
             .note(of, None, label, *talk.addresses.client.ip());
@@ -189,8 +189,8 @@ async fn converse(
 ) -> (ConnectionEnd, Option<RefusalLabel>) {
     let source = *talk.addresses.client.ip();
     let admit = |wait| match wait {
-        Wait::Head => talk.shared.pending.admit(source),
-        Wait::Next => talk.shared.kept.admit(source),
+        Wait::Head => talk.shared.work.pending.admit(source),
+        Wait::Next => talk.shared.work.kept.admit(source),
     };
     let times = HttpTimeouts {
         head: http.timeout,
@@ -250,7 +250,7 @@ async fn converse(
 /// Waits until the listeners are given away. A client that has sent nothing yet is waited for as well: its
 /// connection was accepted here, and the next process cannot answer its first request.
 async fn ceased(talk: &Talk) {
-    talk.shared.listeners.cease().await;
+    talk.shared.work.listeners.cease().await;
     talk.stages.begun().await;
 }
 

@@ -13,13 +13,13 @@ use crate::{
     proxy::{
         AccessLog, Counts, Legs, Listeners, ProxyConfig,
         admission::Admission,
+        context::AcceptorWork,
         dial::{
             connect::{Dialled, Undialled},
             dialers::{Dial, Dialer, Dialers},
         },
         fair_share::Shares,
         fd_budget::Descriptors,
-        relay::pipe::Pipes,
         snapshot::tests::service,
         splice::negotiated::{Agreed, tests::offer},
         tcp_info::TcpOptions,
@@ -85,7 +85,7 @@ impl Site {
         });
         let (reporter, _reports) = log::channel();
         let descriptors = Descriptors::of_this_process(Shares::default());
-        let shared = Context {
+        let work = AcceptorWork {
             setup,
             dialers: Dialers::of([Dialer::asking(NETWORK, dialer)]),
             legs: Legs::new(reporter),
@@ -95,13 +95,13 @@ impl Site {
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),
-            pipes: Pipes::new(&descriptors, 1),
             agreed: Agreed::default(),
             descriptors,
-            load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
+            cpus: 1,
             cookies: None,
         };
+        let shared = Context::new(work, ThreadLoad::default());
         Self {
             shared,
             asked,
@@ -120,7 +120,7 @@ impl Site {
     }
 
     fn redispatched(&self) -> u64 {
-        let counted = self.shared.counts.read();
+        let counted = self.shared.work.counts.read();
         counted.values().map(|counted| counted.redispatched).sum()
     }
 }
@@ -196,7 +196,7 @@ fn who_is_going_to_be_copied_takes_no_port_of_a_flow() {
     run(async {
         let site = Site::start(None).await;
         for id in 1..=COUNT / 2 {
-            site.shared.agreed.note(at(id), TcpOptions::ALL);
+            site.shared.work.agreed.note(at(id), TcpOptions::ALL);
         }
         let candidates = Candidates::of(POOL, ChosenBy::Name(0), &site.shared).unwrap();
         assert_eq!(site.connect(candidates).await, Err(NoBackend::Unreachable));

@@ -30,7 +30,7 @@ const MANY: usize = 10_000;
 /// Waits until no connection to a backend is left; how long that took.
 async fn all_legs_end(site: &Site) -> Duration {
     let start = Instant::now();
-    while !site.shared.legs.all().is_empty() {
+    while !site.shared.work.legs.all().is_empty() {
         assert!(start.elapsed() < Duration::from_secs(5));
         sleep(Duration::from_millis(5)).await;
     }
@@ -124,7 +124,7 @@ fn an_answer_that_is_not_read_is_torn_loudly() {
             is_whole.is_sorted_by(|one, next| one >= next),
             "{is_whole:?}"
         );
-        assert!(site.shared.legs.all().is_empty());
+        assert!(site.shared.work.legs.all().is_empty());
     });
 }
 
@@ -226,7 +226,7 @@ fn an_answer_that_is_not_read_has_its_time() {
             sleep(WAIT * 2 / 3).await;
             client.0.read_exact(&mut some).await.unwrap();
         }
-        assert_eq!(site.shared.legs.all().len(), 1);
+        assert_eq!(site.shared.work.legs.all().len(), 1);
         let start = Instant::now();
         all_legs_end(&site).await;
         assert!(start.elapsed() < 3 * WAIT);
@@ -268,13 +268,13 @@ fn who_has_gone_is_not_waited_for() {
         let mut client = waiting(&site).await;
         client.0.shutdown().await.unwrap();
         sleep(most / 2).await;
-        assert_eq!(site.shared.legs.all().len(), 1);
+        assert_eq!(site.shared.work.legs.all().len(), 1);
         let end = client.rest().await.unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
         all_legs_end(&site).await;
         let client = waiting(&site).await;
         sleep(most / 2).await;
-        assert_eq!(site.shared.legs.all().len(), 1);
+        assert_eq!(site.shared.work.legs.all().len(), 1);
         let now = linger {
             l_onoff: 1,
             l_linger: 0,
@@ -302,13 +302,13 @@ fn who_is_waited_for_has_one_place_of_few() {
         let mut busy = waiting(&site).await;
         let [mut slow, mut idle] = [served(&site, true).await, served(&site, false).await];
         sleep(HEAD / 3).await;
-        drop(flood(&site.shared.pending));
+        drop(flood(&site.shared.work.pending));
         assert_eq!(slow.rest().await.unwrap(), "");
         assert_eq!(site.refused("recycled"), 1);
         assert_eq!(idle.get("a.lab", "/").await.status(), 200);
         let mut slow = served(&site, true).await;
         sleep(HEAD / 3).await;
-        drop(flood(&site.shared.kept));
+        drop(flood(&site.shared.work.kept));
         assert_eq!(idle.rest().await.unwrap(), "");
         slow.0
             .write_all(b" / HTTP/1.1\r\nHost: a.lab\r\n\r\n")
@@ -331,7 +331,7 @@ fn a_client_without_a_request_yet_outlives_the_listeners() {
         let site = Site::start(&["a"], |_, _| {}).await;
         let mut idle = served(&site, false).await;
         let mut fresh = site.connect().await;
-        let _given = site.shared.listeners.give().unwrap();
+        let _given = site.shared.work.listeners.give().unwrap();
         assert_eq!(idle.rest().await.unwrap(), "");
         assert_eq!(fresh.get("a.lab", "/").await.status(), 200);
         assert_eq!(fresh.rest().await.unwrap(), "");
@@ -348,18 +348,18 @@ fn a_cut_resets_the_client() {
         assert_eq!(other.get("b.lab", "/").await.status(), 200);
         let mut turned = site.connect().await;
         assert_eq!(turned.ask(UPGRADE).await.status(), 101);
-        assert_eq!(site.shared.legs.all().len(), 4);
+        assert_eq!(site.shared.work.legs.all().len(), 4);
         let cut = EvictSelector {
             backends: [1].into(),
             ..EvictSelector::default()
         };
-        site.shared.legs.end_cut(&cut).await;
+        site.shared.work.legs.end_cut(&cut).await;
         for client in [&mut waits, &mut turned] {
             let end = client.rest().await.unwrap_err();
             assert_eq!(end.kind(), ErrorKind::ConnectionReset);
         }
         assert_eq!(other.get("b.lab", "/").await.status(), 200);
-        assert_eq!(site.shared.legs.all().len(), 1);
+        assert_eq!(site.shared.work.legs.all().len(), 1);
         // That one was not in use.
         assert_eq!(idle.get("a.lab", "/").await.status(), 200);
         assert_eq!(site.backends[0].accepted.get(), 4);
@@ -374,13 +374,13 @@ fn a_cut_of_what_is_not_used_leaves_the_answer_of_another() {
         let ask = b"GET /slow HTTP/1.1\r\nHost: b.lab\r\n\r\n";
         client.0.write_all(ask).await.unwrap();
         sleep(HEAD / 4).await;
-        assert_eq!(site.shared.legs.all().len(), 2);
+        assert_eq!(site.shared.work.legs.all().len(), 2);
         let cut = EvictSelector {
             backends: [1].into(),
             ..EvictSelector::default()
         };
-        site.shared.legs.end_cut(&cut).await;
-        assert_eq!(site.shared.legs.all().len(), 1);
+        site.shared.work.legs.end_cut(&cut).await;
+        assert_eq!(site.shared.work.legs.all().len(), 1);
         assert_eq!(client.hear().await.body, "b");
         assert_eq!(client.get("a.lab", "/").await.body, "a");
     });
@@ -395,7 +395,7 @@ fn who_may_not_go_on_is_reset_whatever_it_uses() {
             open: Some([].into()),
             ..EvictSelector::default()
         };
-        site.shared.legs.end_cut(&closed).await;
+        site.shared.work.legs.end_cut(&closed).await;
         let end = client.rest().await.unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
     });

@@ -56,7 +56,7 @@ fn a_connection_may_become_something_else() {
             client.0.read_exact(&mut echo).await.unwrap();
             assert_eq!(echo, word.as_bytes());
         }
-        let leg = site.shared.legs.all().swap_remove(0);
+        let leg = site.shared.work.legs.all().swap_remove(0);
         assert!(leg.bytes().iter().all(|bytes| *bytes > 13));
         client.0.shutdown().await.unwrap();
         assert_eq!(client.rest().await.unwrap(), "");
@@ -65,7 +65,7 @@ fn a_connection_may_become_something_else() {
         let h2c = ask.replace("echo", "h2c");
         assert_eq!(site.connect().await.ask(&h2c).await.status(), 502);
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        assert!(site.shared.legs.all().is_empty());
+        assert!(site.shared.work.legs.all().is_empty());
     });
 }
 

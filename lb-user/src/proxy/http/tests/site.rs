@@ -25,7 +25,7 @@ use crate::{
     proxy::{
         AccessLog, Counts, Legs, Listeners, ProxyConfig,
         admission::Admission,
-        context::Context,
+        context::{AcceptorWork, Context},
         dial::{
             candidates::ProxyPool,
             connect::Origin,
@@ -35,7 +35,6 @@ use crate::{
         fair_share::Shares,
         fd_budget::Descriptors,
         http::serve,
-        relay::pipe::Pipes,
         snapshot::{HttpRouting, ProxyService, Routing, tests as setup},
         splice::negotiated::Agreed,
         workers::ThreadLoad,
@@ -232,7 +231,7 @@ impl Site {
         let (sender, setup) = watch::channel(Arc::new(setup));
         let (reporter, _reports) = log::channel();
         let descriptors = Descriptors::of_this_process(Shares::default());
-        let shared = Rc::new(Context {
+        let work = AcceptorWork {
             setup,
             dialers: dialers(),
             legs: Legs::new(reporter),
@@ -242,13 +241,13 @@ impl Site {
             listeners: Listeners::default(),
             pending: Admission::up_to(descriptors.waiting()).of(NETWORK),
             kept: Admission::up_to(descriptors.kept()).of(NETWORK),
-            pipes: Pipes::new(&descriptors, 1),
             agreed: Agreed::default(),
             descriptors,
-            load: ThreadLoad::default(),
             network: NETWORK.to_owned(),
+            cpus: 1,
             cookies: None,
-        });
+        };
+        let shared = Rc::new(Context::new(work, ThreadLoad::default()));
         task::spawn_local(accept(listener, address, Rc::clone(&shared)));
         Self {
             address,
@@ -279,7 +278,12 @@ impl Site {
 
     /// The service's counters.
     pub(super) fn counted(&self) -> ServiceStats {
-        self.shared.counts.read().remove("s").unwrap_or_default()
+        self.shared
+            .work
+            .counts
+            .read()
+            .remove("s")
+            .unwrap_or_default()
     }
 
     /// Connections and requests that were refused for this reason.

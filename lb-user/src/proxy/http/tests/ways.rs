@@ -21,7 +21,7 @@ fn two_hosts_of_one_connection_reach_two_pools() {
             head,
             "GET /x?y HTTP/1.1\r\nhost: B.lab:80\r\nx-forwarded-for: 127.0.0.1\r\n\r\n"
         );
-        let legs = site.shared.legs.all();
+        let legs = site.shared.work.legs.all();
         let names: Vec<Option<&str>> = legs.iter().map(|leg| leg.name.as_deref()).collect();
         assert_eq!(names, [Some("a.lab"), Some("b.lab")]);
         let counted = site.counted();
@@ -82,7 +82,7 @@ fn who_goes_nowhere_is_told_so() {
         assert_eq!(answer.status(), 421);
         // What cannot be a name is shown, and does nothing to a terminal.
         site.get("<script>", "/").await;
-        let names = site.shared.counts.names.read();
+        let names = site.shared.work.counts.names.read();
         let mut names: Vec<_> = names
             .iter()
             .map(|one| (one.name.as_deref(), one.reason.as_str(), one.count))

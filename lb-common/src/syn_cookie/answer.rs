@@ -1,15 +1,15 @@
 //! The SYN-ACK that a SYN becomes. It has no option that the SYN has not, so it is never longer.
 
-use network_types::ip::IpProto;
-
-use super::{Cookie, offer::SynOptions};
+use super::{
+    Cookie,
+    handshake::{Handshake, HandshakeOptions},
+    offer::SynOptions,
+};
 use crate::{
-    addr::{Be16, Be32},
+    addr::Be32,
     maps::flow::FlowKey,
-    reject::v4::{ReplyAddresses, write_ip},
     wire::{
-        N32, Packet,
-        checksum::Sum,
+        Packet,
         header::{ACK, Ethernet, Ipv4, SYN, Tcp},
     },
 };
@@ -20,9 +20,6 @@ pub const PROMISED_SCALE: u8 = 7;
 /// Most bytes of a hello that a client may send before its connection has an end here: two segments. Not less than two:
 /// Linux cuts its segments to half of the largest window that it has seen.
 pub const MAX_WINDOW: u16 = 2920;
-
-const HEADERS: usize = size_of::<Ethernet>() + size_of::<Ipv4>() + size_of::<Tcp>();
-const TCP_BYTES: u16 = size_of::<Tcp>() as u16;
 
 /// What a SYN is answered with.
 #[derive(Clone, Copy, Debug)]
@@ -35,35 +32,28 @@ pub struct SynAck {
     pub mss: u16,
 }
 
-/// Bytes of the options, in words.
-const SIZE: u32 = 0x0204_0000;
-const SCALE: u32 = 0x0103_0300 | PROMISED_SCALE as u32;
-const SACK: u32 = 0x0101_0402;
-const SACK_AND_TIMESTAMPS: u32 = 0x0402_080a;
-const TIMESTAMPS: u32 = 0x0101_080a;
-
 impl SynAck {
     /// Bytes of the frame, without padding.
     #[inline(always)]
     pub const fn frame_bytes(&self) -> usize {
-        HEADERS + self.option_bytes() as usize
+        self.written().frame_bytes()
     }
 
     #[inline(always)]
-    const fn option_bytes(&self) -> u16 {
-        let SynOptions {
-            offer,
-            has_mss,
-            time,
-        } = self.options;
-        let size = if has_mss { 4 } else { 0 };
-        let scale = if offer.scale.is_some() { 4 } else { 0 };
-        let rest = match time {
-            Some(_) => 12,
-            None if offer.has_sack => 4,
-            None => 0,
-        };
-        size + scale + rest
+    const fn written(&self) -> HandshakeOptions {
+        let SynOptions { offer, mss, time } = self.options;
+        HandshakeOptions {
+            mss: if mss == 0 { None } else { Some(self.mss) },
+            scale: match offer.scale {
+                Some(_) => Some(PROMISED_SCALE),
+                None => None,
+            },
+            has_sack: offer.has_sack,
+            times: match time {
+                Some(time) => Some((Be32::new(self.cookie.time), time)),
+                None => None,
+            },
+        }
     }
 
     /// Most bytes that the client may send.
@@ -85,90 +75,17 @@ impl SynAck {
         let (us, client) = (ethernet.destination.get(), ethernet.source.get());
         ethernet.destination.set(client);
         ethernet.source.set(us);
-        let bytes = TCP_BYTES + self.option_bytes();
-        let ends = ReplyAddresses {
-            from: key.vip,
-            to: key.client,
+        let tcp: &Tcp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
+        let answer = Handshake {
+            from: (key.vip, key.vip_port),
+            to: (key.client, key.client_port),
+            sequence: self.cookie.number,
+            acknowledgment: tcp.sequence.get().get().wrapping_add(1),
+            flags: SYN | ACK,
+            window: self.window(),
+            options: self.written(),
         };
-        write_ip(
-            packet.header(size_of::<Ethernet>())?,
-            ends,
-            bytes,
-            IpProto::Tcp as u8,
-        );
-        let tcp: &Tcp = packet.header(HEADERS - size_of::<Tcp>())?;
-        let next = Be32::new(tcp.sequence.get().get().wrapping_add(1));
-        let (sequence, acknowledgment) = (Be32::new(self.cookie.number), next);
-        let offset = ((bytes / 4) as u8) << 4;
-        let window = Be16::new(self.window());
-        tcp.source.set(key.vip_port);
-        tcp.destination.set(key.client_port);
-        tcp.sequence.set(sequence);
-        tcp.acknowledgment.set(acknowledgment);
-        tcp.data_offset.set(offset);
-        tcp.flags.set(SYN | ACK);
-        tcp.window.set(window);
-        tcp.urgent.set(Be16::default());
-        let pseudo = Sum::default()
-            .add32(ends.from)
-            .add32(ends.to)
-            .add16(Be16::new(IpProto::Tcp as u16))
-            .add16(Be16::new(bytes));
-        let sum = pseudo
-            .add16(key.vip_port)
-            .add16(key.client_port)
-            .add32(sequence)
-            .add32(acknowledgment)
-            .add16(Be16::new(u16::from(offset) << 8 | u16::from(SYN | ACK)))
-            .add16(window);
-        let sum = self.write_options(packet, sum)?;
-        tcp.checksum.set(if is_open {
-            pseudo.open()
-        } else {
-            sum.checksum()
-        });
-        Some(())
-    }
-
-    /// Writes the options behind the header; the sum with them.
-    #[inline(always)]
-    fn write_options<P: Packet>(&self, packet: &P, sum: Sum) -> Option<Sum> {
-        let SynOptions {
-            offer,
-            has_mss,
-            time,
-        } = self.options;
-        let mut sum = sum;
-        let mut at = HEADERS;
-        let mut put = |at: usize, word: Be32| {
-            let place: &N32 = packet.header(at)?;
-            place.set(word);
-            sum = sum.add32(word);
-            Some(at + 4)
-        };
-        if has_mss {
-            at = put(at, Be32::new(SIZE | self.mss as u32))?;
-        }
-        if offer.scale.is_some() {
-            at = put(at, Be32::new(SCALE))?;
-        }
-        match time {
-            Some(time) => {
-                let kinds = if offer.has_sack {
-                    SACK_AND_TIMESTAMPS
-                } else {
-                    TIMESTAMPS
-                };
-                at = put(at, Be32::new(kinds))?;
-                at = put(at, Be32::new(self.cookie.time))?;
-                put(at, time)?;
-            }
-            None if offer.has_sack => {
-                put(at, Be32::new(SACK))?;
-            }
-            None => {}
-        }
-        Some(sum)
+        answer.write(packet, is_open)
     }
 }
 
@@ -275,7 +192,7 @@ mod tests {
             let (bytes, answer) = answered(&options, b"early", false);
             checked(&bytes);
             let read = offer::read(&Slice::new(&mut bytes.clone()), 1400).unwrap();
-            assert_eq!(read.has_mss, has(0));
+            assert_eq!(read.mss, if has(0) { 1400 } else { 0 });
             assert_eq!(read.offer.scale, has(1).then_some(PROMISED_SCALE));
             assert_eq!(read.offer.has_sack, has(2));
             assert_eq!(read.time.map(Be32::get), has(3).then_some(0x0506_0708));

@@ -15,6 +15,7 @@
 )]
 
 pub mod answer;
+pub mod handshake;
 pub mod offer;
 pub mod payload;
 mod siphash;

@@ -99,8 +99,8 @@ impl SynOffer {
 pub struct SynOptions {
     /// What a cookie has of them.
     pub offer: SynOffer,
-    /// Whether the client has announced its segment size.
-    pub has_mss: bool,
+    /// Most bytes in a segment to the client, as it has announced; 0: it has not.
+    pub mss: u16,
     /// The client's clock, if it has timestamps.
     pub time: Option<Be32>,
 }
@@ -144,7 +144,7 @@ pub fn read<P: Packet>(packet: &P, most: u16) -> Option<SynOptions> {
             mss_class: SynOffer::class(if mss == 0 { DEFAULT_SIZE } else { mss }, most),
             ..SynOffer::from_bits(sack | scale)
         },
-        has_mss: mss != 0,
+        mss,
         time: has_time.then_some(Be32::from_raw(time)),
     })
 }
@@ -170,7 +170,11 @@ mod tests {
                 has_sack,
                 scale,
             },
-            has_mss: mss_class != 1,
+            mss: match mss_class {
+                1 => 0,
+                3 => 1320,
+                _ => 1460,
+            },
             time: time.map(Be32::new),
         }
     }

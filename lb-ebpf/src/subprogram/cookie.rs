@@ -51,16 +51,16 @@ impl Judged {
     }
 }
 
-/// [`SynOptions`]: the client's clock in the lower half, the bits of the offer above it, then whether there is a clock
-/// and a segment size. Of a SYN without a header there are none.
+/// [`SynOptions`]: the sender's clock in the lower half, the bits of the offer above it, then whether there is a clock,
+/// and the segment size. Of a SYN without a header there are none.
 #[derive(Clone, Copy)]
 pub(crate) struct SynBits(u64);
 
 impl SynBits {
     const OFFER_SHIFT: u32 = 32;
     const HAS_TIME: u64 = 1 << 40;
-    const HAS_MSS: u64 = 1 << 41;
-    const IS_THERE: u64 = 1 << 42;
+    const IS_THERE: u64 = 1 << 41;
+    const MSS_SHIFT: u32 = 48;
 
     #[inline(always)]
     pub(crate) fn of(options: Option<SynOptions>) -> Self {
@@ -71,9 +71,9 @@ impl SynBits {
             Some(time) => (Self::HAS_TIME, time.raw()),
             None => (0, 0),
         };
-        let has_mss = if options.has_mss { Self::HAS_MSS } else { 0 };
+        let mss = u64::from(options.mss) << Self::MSS_SHIFT;
         let offer = u64::from(options.offer.bits()) << Self::OFFER_SHIFT;
-        Self(Self::IS_THERE | has_mss | has_time | offer | u64::from(time))
+        Self(Self::IS_THERE | mss | has_time | offer | u64::from(time))
     }
 
     #[inline(always)]
@@ -94,7 +94,7 @@ impl SynBits {
         let time = Be32::from_raw(self.0 as u32);
         Some(SynOptions {
             offer: SynOffer::from_bits((self.0 >> Self::OFFER_SHIFT) as u8),
-            has_mss: self.0 & Self::HAS_MSS != 0,
+            mss: (self.0 >> Self::MSS_SHIFT) as u16,
             time: if self.0 & Self::HAS_TIME != 0 {
                 Some(time)
             } else {

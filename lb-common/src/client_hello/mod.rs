@@ -11,6 +11,7 @@
 
 mod alpn;
 mod bytes;
+pub mod glance;
 mod refusal;
 
 mod message;

@@ -11,18 +11,18 @@ pub const MAX_HELLO: usize = 2 + 32 + (1 + 32) + (2 + 0xfffe) + (1 + 0xff) + (2 
 /// longest hello in records of 6 bytes and more, and for any of 43 kB in whatever records.
 pub const MAX_STREAM: usize = 2 * MAX_HELLO;
 
-const HEADER: usize = 5;
+pub(super) const HEADER: usize = 5;
 /// Type and length of a message.
 pub(super) const HEAD: usize = 4;
 /// The longest fragment of a record.
 const MAX_FRAGMENT: usize = 1 << 14;
 /// Content types: those that a TLS record can have, and the one of a hello.
 const CONTENTS: RangeInclusive<u8> = 20..=24;
-const HANDSHAKE: u8 = 22;
+pub(super) const HANDSHAKE: u8 = 22;
 /// A message type, of SSL 2 as well.
-const CLIENT_HELLO: u8 = 1;
+pub(super) const CLIENT_HELLO: u8 = 1;
 /// SSL 3 and every TLS.
-const MAJOR: u8 = 3;
+pub(super) const MAJOR: u8 = 3;
 
 /// A stream on the way to its hello. It remembers which records it has passed, so that a client that
 /// sends byte after byte costs as much as its bytes do.

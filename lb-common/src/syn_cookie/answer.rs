@@ -2,7 +2,7 @@
 
 use super::{
     Cookie,
-    handshake::{Handshake, HandshakeOptions},
+    handshake::{OpeningOptions, OpeningSegment},
     offer::SynOptions,
 };
 use crate::{
@@ -40,9 +40,9 @@ impl SynAck {
     }
 
     #[inline(always)]
-    const fn written(&self) -> HandshakeOptions {
+    const fn written(&self) -> OpeningOptions {
         let SynOptions { offer, mss, time } = self.options;
-        HandshakeOptions {
+        OpeningOptions {
             mss: if mss == 0 { None } else { Some(self.mss) },
             scale: match offer.scale {
                 Some(_) => Some(PROMISED_SCALE),
@@ -76,7 +76,7 @@ impl SynAck {
         ethernet.destination.set(client);
         ethernet.source.set(us);
         let tcp: &Tcp = packet.header(size_of::<Ethernet>() + size_of::<Ipv4>())?;
-        let answer = Handshake {
+        let answer = OpeningSegment {
             from: (key.vip, key.vip_port),
             to: (key.client, key.client_port),
             sequence: self.cookie.number,

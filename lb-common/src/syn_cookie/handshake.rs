@@ -17,7 +17,7 @@ const TCP_BYTES: u16 = size_of::<Tcp>() as u16;
 
 /// What it has. Its stations are to be set by the caller.
 #[derive(Clone, Copy, Debug)]
-pub struct Handshake {
+pub struct OpeningSegment {
     /// Its sender, and its receiver.
     pub from: (Be32, Be16),
     /// The same.
@@ -31,12 +31,12 @@ pub struct Handshake {
     /// The window, which is not shifted.
     pub window: u16,
     /// Its options.
-    pub options: HandshakeOptions,
+    pub options: OpeningOptions,
 }
 
 /// The options of a SYN or SYN-ACK that is written.
 #[derive(Clone, Copy, Debug)]
-pub struct HandshakeOptions {
+pub struct OpeningOptions {
     /// Most bytes in a segment to the sender; none: nothing is announced.
     pub mss: Option<u16>,
     /// How far the sender's windows will be shifted.
@@ -54,7 +54,7 @@ const SACK: u32 = 0x0101_0402;
 const SACK_AND_TIMESTAMPS: u32 = 0x0402_080a;
 const TIMESTAMPS: u32 = 0x0101_080a;
 
-impl HandshakeOptions {
+impl OpeningOptions {
     /// Bytes of the frame, without padding.
     #[inline(always)]
     pub const fn frame_bytes(&self) -> usize {
@@ -110,7 +110,7 @@ impl HandshakeOptions {
     }
 }
 
-impl Handshake {
+impl OpeningSegment {
     /// Writes it over a segment that has come over IPv4 without IP options, in a frame of at least as many bytes. The
     /// checksum stays open, for the kernel to compute, where `is_open`.
     #[inline(always)]

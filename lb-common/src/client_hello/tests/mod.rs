@@ -2,6 +2,7 @@
 
 mod captures;
 mod extensions;
+mod glances;
 mod mutations;
 mod rules;
 mod splits;

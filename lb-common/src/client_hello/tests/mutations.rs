@@ -1,6 +1,6 @@
 //! Hellos with mutated bytes: nothing panics, and no name comes out that is none.
 
-use super::{Chance, HelloVerdict, MAX_HELLO, Reading, ServerName, captures, parse};
+use super::{Chance, HelloVerdict, MAX_HELLO, Reading, ServerName, captures, glances, parse};
 
 /// The verdict on any bytes whatever: once, in pieces, and with more behind.
 fn check(stream: &[u8], cut: usize) {
@@ -26,6 +26,8 @@ fn check(stream: &[u8], cut: usize) {
         }
         HelloVerdict::Refused(refusal) => assert!(!refusal.to_string().is_empty()),
     }
+    glances::check(&stream[..cut]);
+    glances::check(stream);
     let mut reading = Reading::default();
     let early = reading.go_on(&stream[..cut]);
     assert!(early == verdict || matches!(early, HelloVerdict::Incomplete { .. }));

@@ -18,23 +18,30 @@ use crate::{
     },
 };
 
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 7] = [
     Way::Bare,
     Way::LbShared,
+    Way::LbBound,
     Way::HaproxyName,
     Way::NginxName,
     Way::Lb,
     Way::Route,
 ];
 /// Those that carry much behind the hello.
-const LONG: [Way; 4] = [Way::LbShared, Way::HaproxyName, Way::NginxName, Way::Lb];
+const LONG: [Way; 5] = [
+    Way::LbShared,
+    Way::LbBound,
+    Way::HaproxyName,
+    Way::NginxName,
+    Way::Lb,
+];
 /// Bytes of an answer to a short connection: what a server's part of a handshake has.
 const ANSWER: u64 = 3000;
 
 const METHOD: &str = "As connections and bulk, but what the client says is the captured ClientHello of a real client, 517 bytes, and \
      short answers have 3000 bytes. bare, route and lb forward the same bytes without looking at the name; the others \
-     choose the backends by it. lb's own counter says that it has handed every connection of the shared VIP over to its \
-     programs.";
+     choose the backends by it. lb's own counters say that it has handed every connection of the shared VIP over to its \
+     programs, and that with late binding these have opened every one.";
 
 pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
     let (there, missing) = way::present(&WAYS);
@@ -48,6 +55,7 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
         .collect();
     let bulk = Long::measure(&mut long, plan)?;
     let handed = handed_over(&long)?;
+    let bound = bound(&long)?;
     drop(room);
     let mut charts = short.charts();
     charts.extend(bulk.charts("lb"));
@@ -62,6 +70,7 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
             ),
             format!("{} MB behind hellos, all of it right", bulk.megabytes()),
             format!("lb has handed over all {handed} connections of the shared VIP"),
+            format!("with late binding XDP has opened all {bound} itself"),
         ],
         goals: vec![
             Goal::new(
@@ -70,6 +79,18 @@ pub(crate) fn measure(plan: Plan<'_>) -> Result<Suite> {
                 short
                     .cpu
                     .ratio(Way::LbShared.name(), Way::HaproxyName.name(), 0),
+            ),
+            Goal::new(
+                "connections per second of CPU, lb with late binding / HAProxy by SNI",
+                [1.5, 1.8],
+                short
+                    .cpu
+                    .ratio(Way::LbBound.name(), Way::HaproxyName.name(), 0),
+            ),
+            Goal::new(
+                "connections per second of CPU, lb with late binding / lb",
+                [0.85, 1.0],
+                short.cpu.ratio(Way::LbBound.name(), Way::Lb.name(), 0),
             ),
             short.slowest_handshakes(Way::LbShared.name(), Way::HaproxyName.name()),
             Goal::new(
@@ -97,4 +118,20 @@ fn handed_over(stands: &[Stand<'_>]) -> Result<u64> {
         "lb has handed over {handed} connections of {made}"
     );
     Ok(handed)
+}
+
+/// How many connections XDP has opened with late binding.
+///
+/// # Errors
+///
+/// When there were others.
+fn bound(stands: &[Stand<'_>]) -> Result<u64> {
+    let found = stands.iter().find(|stand| stand.way == Way::LbBound);
+    let found = found.context("lb takes part")?;
+    let (bound, made) = (found.bound()?, found.made);
+    ensure!(
+        bound == made,
+        "XDP has opened {bound} connections of {made}"
+    );
+    Ok(bound)
 }

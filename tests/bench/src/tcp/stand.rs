@@ -231,6 +231,21 @@ impl<'p> Stand<'p> {
         let count = status["shared"]["shared"]["handed_over"].as_u64();
         count.with_context(|| format!("no count of hand-overs in {status}"))
     }
+
+    /// How many connections XDP has opened by late binding.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::handed_over`].
+    pub(crate) fn bound(&self) -> Result<u64> {
+        let Carrier::Lb(lb) = &self.carrier else {
+            anyhow::bail!("{} binds nothing", self.way.name())
+        };
+        let status: serde_json::Value = lb.ask_json(&["status"])?;
+        let networks = status["networks"].as_array().into_iter().flatten();
+        let counts = networks.filter_map(|network| network["hellos"]["bound"].as_u64());
+        Ok(counts.sum())
+    }
 }
 
 /// Gives a path its backends and clients.

@@ -3,7 +3,7 @@
 use std::{path::Path, process::Command};
 
 use anyhow::Result;
-use lb_tests::process;
+use lb_tests::{process, product::config::Keys};
 
 use crate::{
     path::contestants::{Who, absent, lb_version, version},
@@ -29,7 +29,9 @@ pub(crate) enum Way {
     Lb,
     /// A shared VIP: the name in the hello decides, then packets pass by themselves.
     LbShared,
-    /// The same, but both ends differ in their TCP options, so that the process copies what they say.
+    /// The same, but XDP opens each connection.
+    LbBound,
+    /// As [`Self::LbShared`], but both ends differ in their TCP options, so that the process copies what they say.
     LbCopied,
     /// A shared VIP: the name in each request decides.
     LbHttp,
@@ -52,6 +54,7 @@ impl Way {
             Self::Bare => Who::Bare.name(),
             Self::Lb => Who::Lb.name(),
             Self::LbShared => "lb, shared VIP",
+            Self::LbBound => "lb, shared VIP, late binding",
             Self::LbCopied => "lb, shared VIP, copied",
             Self::LbHttp => "lb, HTTP",
             Self::Route => Who::Route.name(),
@@ -70,7 +73,7 @@ impl Way {
     pub(crate) fn missing(self) -> Option<Missing> {
         let why = match self {
             Self::Bare | Self::Route => None,
-            Self::Lb | Self::LbShared | Self::LbCopied | Self::LbHttp => None,
+            Self::Lb | Self::LbShared | Self::LbBound | Self::LbCopied | Self::LbHttp => None,
             Self::Nft => return Who::Nft.missing(),
             Self::Flowtable => return Who::Flowtable.missing(),
             Self::Ipvs => return Who::Ipvs.missing(),
@@ -92,7 +95,9 @@ impl Way {
         let version = match self {
             Self::Bare => return Who::Bare.shown(),
             Self::Route => return Who::Route.shown(),
-            Self::Lb | Self::LbShared | Self::LbCopied | Self::LbHttp => lb_version()?,
+            Self::Lb | Self::LbShared | Self::LbBound | Self::LbCopied | Self::LbHttp => {
+                lb_version()?
+            }
             Self::Nft | Self::Flowtable => version("nft", &["--version"])?,
             Self::Ipvs => version("ipvsadm", &["--version"])?,
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => version("haproxy", &["-v"])?,
@@ -111,6 +116,11 @@ impl Way {
             Self::Bare | Self::Route => String::new(),
             Self::Lb => config::lb(None).to_string(),
             Self::LbShared | Self::LbCopied => config::lb(Some("sni")).to_string(),
+            Self::LbBound => {
+                let config = config::lb(Some("sni"));
+                let bound = |service: Keys| service.set("sni.late_binding", "always");
+                config.service("shared", bound).to_string()
+            }
             Self::LbHttp => config::lb(Some("http")).to_string(),
             Self::Nft => config::nft(false),
             Self::Flowtable => config::nft(true),
@@ -132,7 +142,11 @@ impl Way {
     pub(crate) const fn speech(self) -> Speech {
         match self {
             Self::LbHttp => Speech::Http,
-            Self::LbShared | Self::LbCopied | Self::HaproxyName | Self::NginxName => HELLO,
+            Self::LbShared
+            | Self::LbBound
+            | Self::LbCopied
+            | Self::HaproxyName
+            | Self::NginxName => HELLO,
             _ => PLAIN,
         }
     }

@@ -35,4 +35,6 @@
 /// - 7: the request index in lines of tagged ids, FLOW_LINES with a key of their own, in the place of FLOW_INDEX; splices of
 ///   64 bytes by numbers, BINDINGS by flow id, and the names in a map of their own; more SNAT addresses in the record of a
 ///   network; DOORS, one look-up for network and address.
+///   Later, without a number of its own: flows that the data plane binds, whose numbers stand in BINDINGS, and the maps SERVER_NAMES
+///   and CLONES for them. An older data plane resets such flows; an older `lb` beside a new data plane shows no numbers of them.
 pub const ABI_VERSION: u32 = 7;

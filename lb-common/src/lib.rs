@@ -21,6 +21,7 @@ pub mod discovery;
 pub mod fragment;
 pub mod icmp;
 pub mod icmp6;
+pub mod late_binding;
 pub mod maglev;
 pub mod maps;
 pub mod mss;

@@ -32,9 +32,35 @@ pub const UNREPORTED: u32 = 5;
 /// Not a verdict: ICMP errors from this network, about what a backend had sent, whose MTU was raised to
 /// `icmp::MTU_FLOOR`.
 pub const MTU_RAISED: u32 = 6;
+/// Not verdicts: hellos to shared VIPs whose names the data plane may know, by their clients' network. These have opened a
+/// flow, and their backend has answered.
+pub const HELLO_BOUND: u32 = 119;
+/// They are not as nearly all are, and went to the process.
+pub const HELLO_UNREAD: u32 = 120;
+/// The data plane does not know their names: likewise.
+pub const HELLO_UNROUTED: u32 = 121;
+/// They could not open a flow: there was no backend, no port, or no budget; likewise.
+pub const HELLO_UNOPENED: u32 = 122;
+/// Their backend has refused them, or did not answer: likewise.
+pub const HELLO_UNANSWERED: u32 = 123;
+/// Their backend has not agreed to what the client was promised: likewise.
+pub const HELLO_DISAGREED: u32 = 124;
+/// They were not kept, or there was no room for them in the backend's frame: their client sends them again.
+pub const HELLO_REPEATED: u32 = 125;
+/// What has become of such hellos: the slots, and their names.
+pub const HELLO_ENDS: [(u32, &str); 7] = [
+    (HELLO_BOUND, "bound"),
+    (HELLO_UNREAD, "unread"),
+    (HELLO_UNROUTED, "unrouted"),
+    (HELLO_UNOPENED, "unopened"),
+    (HELLO_UNANSWERED, "unanswered"),
+    (HELLO_DISAGREED, "disagreed"),
+    (HELLO_REPEATED, "repeated"),
+];
 const FIRST_DROP: u32 = 8;
 const FIRST_REFUSAL: u32 = 64;
 const CONSUMED: u32 = SLOTS - 1;
+const _: () = assert!(DropReason::ALL.len() <= (HELLO_BOUND - FIRST_REFUSAL) as usize);
 
 impl Verdict {
     /// The counter slot of this verdict, below [`SLOTS`].

@@ -1,5 +1,6 @@
 //! The XDP programs of `lb`: `lb_nic` on every network's interface, `lb_cell` on the outer end of
-//! every cell; and the programs that userspace runs on its queues of free ids, `lb_fill` and `lb_turn`.
+//! every cell, `lb_emit` on copies of frames; and the programs that userspace runs on its queues of free ids, `lb_fill` and
+//! `lb_turn`.
 //!
 //! A packet: parse -> conntrack -> rewrite -> emit; where conntrack knows no flow, lookup ->
 //! policy -> select -> allocate come in between. Each word is a module or a file; every decision that needs no map is
@@ -49,6 +50,12 @@ pub fn lb_nic(ctx: XdpContext) -> u32 {
 #[xdp]
 pub fn lb_cell(ctx: XdpContext) -> u32 {
     cell::cell(&ctx)
+}
+
+/// In a map of devices: every frame that this sends there.
+#[xdp(map = "devmap")]
+pub fn lb_emit(ctx: XdpContext) -> u32 {
+    shared_vip::emit(&ctx)
 }
 
 /// Run by userspace: free ids into the queue of their SNAT address.

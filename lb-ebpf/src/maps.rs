@@ -3,15 +3,15 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
-    btf_maps::{Array, ArrayOfMaps, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
+    btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
     macros::btf_map,
 };
 use lb_common::{
     addr::Be128,
     affinity, contact,
     maps::{
-        DEFAULT_HANDED_OVER, MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NAMES, MAX_NETWORKS,
-        MAX_POOLS, MAX_RULES, MAX_SERVICES, MAX_SNAT_ADDRESSES,
+        DEFAULT_HANDED_OVER, MAX_ADDRESSES, MAX_BACKENDS, MAX_CLONES, MAX_LABELS, MAX_NAMES,
+        MAX_NETWORKS, MAX_POOLS, MAX_RULES, MAX_SERVER_NAMES, MAX_SERVICES, MAX_SNAT_ADDRESSES,
         addr6::HashKey,
         backend::Backend,
         backend_answers::BackendAnswers,
@@ -31,6 +31,7 @@ use lb_common::{
         quota::{self, Quota},
         registry::RegistryKey,
         rule::{RuleKey, RuleKey6},
+        server_name::NameKey,
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGES_PER_ADDRESS, PortPage, SnatPage, flow_entries},
         splice::{Binding, Splice, SpliceName},
@@ -213,6 +214,17 @@ pub(crate) static HELLO_SLOTS: Array<HelloSlot, { HELLO_SLOT_COUNT as usize }> =
 /// A record is a `HelloHead`, and the bytes of the hello.
 #[btf_map]
 pub(crate) static HELLOS: RingBuf<HelloHead, { HELLO_BUFFER_BYTES as usize }> = RingBuf::new();
+/// The NICs of backends, one after the other, and one of them at the end: see `shared_vip::clone`.
+#[btf_map]
+pub(crate) static CLONES: DevMap<{ 1 + MAX_CLONES as usize }> = DevMap::new();
+/// Where clients of shared VIPs go that request a name, as `server_name::PoolRoute` is one number.
+#[btf_map]
+pub(crate) static SERVER_NAMES: HashMap<
+    NameKey,
+    u64,
+    { MAX_SERVER_NAMES as usize },
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 #[btf_map]
 pub(crate) static CELL_SOCKETS: HashMap<
     FlowKey,

@@ -6,6 +6,7 @@ pub(crate) mod redispatch;
 mod select;
 
 use lb_common::{
+    conntrack::FlowState,
     maps::{backend::Backend, flow::FlowKey, network::Network, quota, service::Service},
     verdict::DropReason,
     wire::Frame,
@@ -71,6 +72,21 @@ pub(crate) fn begin<I: IpVersion>(
     count_refusal(service, open(frame, key, network, service))
 }
 
+/// select and allocate, for the first bytes of a client of the first service whose name goes to the pool of the second one, behind
+/// a SYN with the number `isn`; `bind` makes the word of the entry, whose binding it writes. Gives the id of the flow.
+#[inline(always)]
+pub(crate) fn bind<I: IpVersion>(
+    frame: &Frame<'_, I>,
+    key: &FlowKey,
+    network: &Network,
+    services: (&Service, &Service),
+    isn: u32,
+    bind: impl Fn(&Entry, FlowState) -> FlowState,
+) -> Result<u32, DropReason> {
+    let opened = allocate(frame, key, network, services, isn, bind)?;
+    Ok(opened.entry.id)
+}
+
 #[inline(always)]
 fn open<I: IpVersion>(
     frame: &Frame<'_, I>,
@@ -81,12 +97,31 @@ fn open<I: IpVersion>(
     if !opens(frame) {
         return Err(DropReason::NoFlow);
     }
+    let isn = segment(frame).sequence;
+    let publish = |_: &Entry, claimed: FlowState| claimed.publish();
+    let opened = allocate(frame, key, network, (service, service), isn, publish)?;
+    if service.source_timeout() != 0 {
+        affinity::lb_remember(opened.entry.id);
+    }
+    Ok(opened)
+}
+
+/// A flow of the client of the first service to a backend that the second one chooses.
+#[inline(always)]
+fn allocate<I: IpVersion>(
+    frame: &Frame<'_, I>,
+    key: &FlowKey,
+    network: &Network,
+    (service, chosen): (&Service, &Service),
+    isn: u32,
+    publish: impl Fn(&Entry, FlowState) -> FlowState,
+) -> Result<Opened, DropReason> {
     let client_mac = frame.ethernet.source.get();
     if !client_mac.is_of_station() {
         return Err(DropReason::GroupSource);
     }
     budget::check(key.network, network, service)?;
-    let (backend_id, backend) = select::select(service, key)?;
+    let (backend_id, backend) = select::select(chosen, key)?;
     budget::check_quota(key.network, quota::bank(backend.network, I::IS_IPV6))?;
     let to = NetworkRef::new(backend.network, emit::check(frame, backend.network)?);
     if !lookup::is_current(key, service) {
@@ -98,14 +133,11 @@ fn open<I: IpVersion>(
         backend_id,
         service: service.id,
         client_mac,
-        isn: segment(frame).sequence,
+        isn,
         bytes: frame_bytes(frame),
     };
     let udp = key.protocol == IpProto::Udp as u16;
-    let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow)?;
-    if service.source_timeout() != 0 {
-        affinity::lb_remember(entry.id);
-    }
+    let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow, publish)?;
     Ok(Opened {
         entry,
         generation,

@@ -23,7 +23,7 @@ use crate::{
     ip, lookup,
     new_flow::{policy, redispatch},
     reject, shared_vip, stopped,
-    subprogram::{FoundDoor, Next, Next6, Outcome, Stage6, Step, Step6},
+    subprogram::{FoundDoor, Next, Next6, Outcome, SharedVip, Stage6, Step, Step6},
 };
 
 /// `lb_nic`.
@@ -176,7 +176,8 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
         next = Next::from_raw(v4::lb_open(ctx, id));
     }
     let outcome = match next.step() {
-        Step::Shared { service } => Outcome::from_raw(shared_vip::lb_shared(ctx, id, service)),
+        Step::Shared { vip } => shared(ctx, id, vip),
+        Step::Binding { flow_id } => Outcome::from_raw(shared_vip::lb_meet(ctx, id, flow_id)),
         Step::Flow { flow_id, leg } => Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg)),
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
@@ -187,6 +188,15 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
     outcome.result()
 }
 
+/// A packet to a shared VIP: its hello may open a flow.
+#[inline(always)]
+fn shared(ctx: *mut xdp_md, id: u32, vip: SharedVip) -> Outcome {
+    match Outcome::from_raw(shared_vip::lb_shared(ctx, id, vip.raw())) {
+        Outcome::TO_BIND => Outcome::from_raw(shared_vip::lb_bind(ctx, id)),
+        outcome => outcome,
+    }
+}
+
 /// What `conntrack` returns of a packet, as [`Next`]: for the second time, where the flow has another backend since the
 /// first.
 #[inline(always)]
@@ -195,7 +205,11 @@ fn settle(conntrack: impl Fn() -> u64) -> Next {
     let is_over = match next.step() {
         Step::Unanswered { flow_id } => redispatch::lb_redispatch(flow_id),
         Step::Refused { flow_id } => redispatch::lb_refused(flow_id),
-        Step::Ended(_) | Step::NewFlow | Step::Shared { .. } | Step::Flow { .. } => return next,
+        Step::Ended(_)
+        | Step::NewFlow
+        | Step::Shared { .. }
+        | Step::Binding { .. }
+        | Step::Flow { .. } => return next,
     };
     match is_over {
         0 => Next::from_raw(conntrack()),
@@ -238,7 +252,9 @@ fn forward6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> Result<Verdict
         }
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
-        Step::NewFlow | Step::Shared { .. } => Outcome::of(Err(DropReason::NoFlow)),
+        Step::NewFlow | Step::Shared { .. } | Step::Binding { .. } => {
+            Outcome::of(Err(DropReason::NoFlow))
+        }
         // Another CPU had it meanwhile.
         Step::Unanswered { .. } | Step::Refused { .. } => Outcome::of(Err(DropReason::FlowRace)),
     };

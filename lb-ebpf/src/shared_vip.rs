@@ -1,8 +1,14 @@
-//! Shared VIPs whose SYNs are answered by cookies: nothing is kept of a client before its first bytes, of which
-//! userspace makes a socket of the cell. See `lb_common::syn_cookie`.
+//! Shared VIPs whose SYNs are answered by cookies: nothing is kept of a client before its first bytes. By the name in there
+//! they open a flow to a backend; or userspace makes a socket of the cell of them. See `lb_common::syn_cookie` and
+//! `lb_common::late_binding`.
 
+mod bind;
+mod clone;
 mod cookie;
+mod first_segment;
 mod hello;
+mod meet;
+mod name;
 mod slot;
 mod socket;
 mod syn;
@@ -29,20 +35,25 @@ use crate::{
     flow::index,
     frame::xdp::Xdp,
     lookup::NetworkRef,
-    subprogram::{Outcome, whole},
+    subprogram::{Outcome, SharedVip, whole},
 };
 
-/// A packet of no flow, which policy has admitted, from the network `id` to the shared VIP of this
-/// service: how that ended, as
+pub(crate) use self::{bind::lb_bind, clone::emit, meet::lb_meet};
+
+/// A packet of no flow, which policy has admitted, from the network `id` to this [`SharedVip`]: how that ended, as
 /// [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_shared(ctx: *mut xdp_md, id: u32, service: u32) -> u32 {
-    Outcome::of(receive(&XdpContext::new(ctx), id as u16, service)).raw()
+pub(crate) extern "C" fn lb_shared(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
+    let vip = SharedVip::from_raw(vip);
+    match receive(&XdpContext::new(ctx), id as u16, vip) {
+        Ok(outcome) => outcome.raw(),
+        Err(reason) => Outcome::of(Err(reason)).raw(),
+    }
 }
 
 #[inline(always)]
-fn receive(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReason> {
+fn receive(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
@@ -61,15 +72,21 @@ fn receive(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReaso
         if let Some(socket) = socket {
             socket.note_syn();
         }
-        return Outcome::from_raw(syn::lb_answer(ctx.ctx, id.into(), service)).result();
+        let answered = syn::lb_answer(ctx.ctx, id.into(), vip.service());
+        return Ok(Outcome::from_raw(answered));
     }
     match socket {
         Some(socket) if !socket.is_over(tcp, key) => {
             socket.touch();
-            sockets::deliver(ctx, &network)
+            sockets::deliver(ctx, &network).map(ended)
         }
-        _ => begin(ctx, &network, service, &frame, tcp, key),
+        _ => begin(ctx, &network, vip, &frame, tcp, key),
     }
+}
+
+#[inline(always)]
+const fn ended(verdict: Verdict) -> Outcome {
+    Outcome::of(Ok(verdict))
 }
 
 /// A segment that no socket has: the first one behind a cookie, one that comes before that, or the rest of something.
@@ -77,11 +94,11 @@ fn receive(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReaso
 fn begin(
     ctx: &XdpContext,
     network: &NetworkRef,
-    service: u32,
+    vip: SharedVip,
     frame: &Ipv4Frame<'_>,
     tcp: &Tcp,
     key: &FlowKey,
-) -> Result<Verdict, DropReason> {
+) -> Result<Outcome, DropReason> {
     let flags = tcp.flags.get();
     let standing = match flags & (ACK | RST) {
         ACK => cookie::judge(tcp, key),
@@ -91,16 +108,18 @@ fn begin(
     match (standing, frame.payload) {
         (CookieStanding::Wrong, bytes) => {
             let is_guess = bytes != 0 && flags & (ACK | RST) == ACK;
-            earlier(ctx, network, frame, key, is_guess)
+            earlier(ctx, network, frame, key, is_guess).map(ended)
         }
-        (CookieStanding::Right { .. }, 0) if flags & FIN == 0 => Ok(Verdict::Consumed),
+        (CookieStanding::Right { .. }, 0) if flags & FIN == 0 => Ok(ended(Verdict::Consumed)),
         (CookieStanding::Right { .. }, 0) => Err(DropReason::NoFlow),
         (CookieStanding::Right { clock }, _) => {
-            Outcome::from_raw(hello::lb_hello(ctx.ctx, id.into(), service, clock)).result()
+            let kept = hello::lb_hello(ctx.ctx, id.into(), vip.raw(), clock);
+            Ok(Outcome::from_raw(kept))
         }
         (CookieStanding::Later, 0) => Err(DropReason::HelloUnordered),
         (CookieStanding::Later, _) => {
-            Outcome::from_raw(hello::lb_later_piece(ctx.ctx, id.into())).result()
+            let kept = hello::lb_later_piece(ctx.ctx, id.into());
+            Ok(Outcome::from_raw(kept))
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use self::{
     cookie::{Judged, SynBits, TimesBits},
     door::FoundDoor,
     ipv6::{Ends6, Next6, Stage6, Step6, Walked},
-    next::{Next, RewriteLeg, SpliceLeg, Step},
+    next::{Next, RewriteLeg, SharedVip, SpliceLeg, Step},
     segment::{Advanced, Changed, FlowChange, Judgement, SegmentBits},
 };
 
@@ -34,6 +34,8 @@ pub(crate) const FIRST_VERDICT: u32 = 64;
 const CONSUMED: u32 = Verdict::Consumed.slot();
 
 impl Outcome {
+    /// Not an end: the segment's hello is kept, and its name says where it goes.
+    pub(crate) const TO_BIND: Self = Self(FIRST_VERDICT - 1);
     pub(crate) const PASSED: Self = Self::of(Ok(Verdict::Passed));
     pub(crate) const SOURCE_ROUTE: Self = Self::of(Err(DropReason::SourceRoute));
 

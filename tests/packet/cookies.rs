@@ -57,9 +57,9 @@ pub(super) fn leave_hello(lb: &mut DataPlane) {
     consumed(lb, &first.payload(&hello()));
 }
 
-const ISN: u32 = 0xffff_ff00;
+pub(super) const ISN: u32 = 0xffff_ff00;
 /// What Linux sends: MSS 1460, SACK, timestamps, scale 7.
-const OPTIONS: [u8; 20] = [
+pub(super) const OPTIONS: [u8; 20] = [
     2, 4, 5, 0xb4, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7,
 ];
 /// The beginning of a hello of 60 bytes, and all of it.
@@ -71,7 +71,12 @@ fn hello() -> Vec<u8> {
 
 /// A data plane with keys, and a process that takes hellos.
 fn start() -> DataPlane {
-    let lb = DataPlane::new(CONFIG);
+    start_with(CONFIG)
+}
+
+/// The same with this configuration.
+pub(super) fn start_with(config: &str) -> DataPlane {
+    let lb = DataPlane::new(config);
     begin_epoch(&lb, 8);
     lb
 }
@@ -95,15 +100,15 @@ fn begin_epoch(lb: &DataPlane, epoch: u32) {
 }
 
 /// What is answered to a SYN with these options.
-struct Answer {
-    number: u32,
+pub(super) struct Answer {
+    pub(super) number: u32,
     /// Our clock, if it has one.
-    time: Option<u32>,
+    pub(super) time: Option<u32>,
     frame: Vec<u8>,
 }
 
 impl Answer {
-    fn to(lb: &mut DataPlane, options: &[u8]) -> Self {
+    pub(super) fn to(lb: &mut DataPlane, options: &[u8]) -> Self {
         let syn = request(CLIENT_A, API, SYN_ONLY).numbers(ISN, 0);
         let Outcome {
             action,
@@ -142,7 +147,7 @@ impl Answer {
     }
 
     /// A segment of the client, so many bytes behind its first one.
-    fn segment(&self, offset: u32, flags: u8) -> Frame {
+    pub(super) fn segment(&self, offset: u32, flags: u8) -> Frame {
         let sequence = ISN.wrapping_add(1).wrapping_add(offset);
         request(CLIENT_A, API, flags)
             .numbers(sequence, self.number.wrapping_add(1))

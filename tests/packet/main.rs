@@ -15,6 +15,7 @@ mod affinity;
 mod answer;
 mod arp;
 mod balance;
+mod bind;
 mod blind;
 mod budget;
 mod close;

@@ -164,6 +164,24 @@ impl FlowState {
         self.with_state(State::New)
     }
 
+    /// The same of one whose binding is written: its client has sent its first bytes, and its backend is to answer.
+    #[inline(always)]
+    pub const fn bind(self) -> Self {
+        self.publish().with_flags(SPLICED)
+    }
+
+    /// Whether the backend of a bound flow is still to answer.
+    #[inline(always)]
+    pub const fn is_binding(self) -> bool {
+        self.is_spliced() && matches!(self.state(), State::New)
+    }
+
+    /// The backend has answered a bound flow, which a CPU has [held](Self::hold) meanwhile.
+    #[inline(always)]
+    pub const fn meet(self) -> Self {
+        self.release().with_state(State::Replied)
+    }
+
     /// A claimed entry is a socket's: of a shared VIP's connection to its backend.
     #[inline(always)]
     pub const fn lend(self) -> Self {

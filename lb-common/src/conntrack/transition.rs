@@ -159,7 +159,10 @@ const fn judge(
         (State::Replied, Direction::Request)
             if segment.has(ACK)
                 && !segment.has(SYN)
-                && segment.acknowledgment.wrapping_sub(numbers.ack_request) <= FIRST_DATA =>
+                && segment
+                    .acknowledgment
+                    .wrapping_sub(first_ack(word, numbers))
+                    <= FIRST_DATA =>
         {
             let established = word.with_state(State::Established);
             closing(word, established, direction, segment, numbers)
@@ -173,6 +176,13 @@ const fn judge(
         }
         _ => Transition::Keep,
     }
+}
+
+/// The least that a client acknowledges of a backend that has answered, so that it has both: of a bound flow, whose backend
+/// has answered for the client's hello, more than the SYN-ACK.
+#[inline(always)]
+const fn first_ack(word: FlowState, numbers: &Numbers) -> u32 {
+    numbers.ack_request.wrapping_add(word.is_spliced() as u32)
 }
 
 /// Whether the numbers of this SYN are those of the flow's connection. To send one takes no more than its tuple: so
@@ -379,6 +389,25 @@ mod tests {
             tcp(replied, Direction::Request, &syn, 0, ISN + 1),
             Transition::Keep
         );
+    }
+
+    #[test]
+    fn a_bound_flow_is_half_open_until_the_client_acknowledges_data() {
+        let bound = FlowState::default().claim(false).bind();
+        assert!(bound.is_binding() && !new_flow().is_binding());
+        let met = bound.hold().meet();
+        assert!(!met.is_held() && !met.is_binding() && met.is_spliced());
+        assert_eq!(met.state(), State::Replied);
+        let first = PEER.wrapping_add(1);
+        let hello = Segment {
+            payload: 500,
+            ..segment(ACK, ISN + 1, first)
+        };
+        let step = tcp(met, Direction::Request, &hello, first, ISN + 1);
+        assert_eq!(step, Transition::Keep, "the hello again");
+        let ack = segment(ACK, ISN + 501, first.wrapping_add(1));
+        let after = changed(tcp(met, Direction::Request, &ack, first, ISN + 1));
+        assert_eq!(after.state(), State::Established);
     }
 
     /// Whatever the word, the flags and the numbers are.

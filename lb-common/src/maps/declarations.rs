@@ -3,8 +3,8 @@
 
 use self::MapSize::{Fixed, Limited};
 use super::{
-    MAX_ADDRESSES, MAX_BACKENDS, MAX_LABELS, MAX_NAMES, MAX_NETWORKS, MAX_POOLS, MAX_RULES,
-    MAX_SERVICES, MAX_SNAT_ADDRESSES,
+    MAX_ADDRESSES, MAX_BACKENDS, MAX_CLONES, MAX_LABELS, MAX_NAMES, MAX_NETWORKS, MAX_POOLS,
+    MAX_RULES, MAX_SERVER_NAMES, MAX_SERVICES, MAX_SNAT_ADDRESSES,
     addr6::HashKey,
     backend::Backend,
     backend_answers::BackendAnswers,
@@ -24,6 +24,7 @@ use super::{
     quota::{self, Quota},
     registry::RegistryKey,
     rule::{RuleKey, RuleKey6},
+    server_name::NameKey,
     service::{Service, ServiceKey},
     snat::{PAGES_PER_ADDRESS, PortPage, SnatPage},
     splice::{Binding, Splice, SpliceName},
@@ -52,6 +53,8 @@ pub enum MapType {
     LpmTrie = 11,
     /// By index, another map each.
     ArrayOfMaps = 12,
+    /// By index, an interface, and a program for what is sent there.
+    DevMap = 14,
     /// A buffer of records that userspace reads as they come.
     RingBuffer = 27,
 }
@@ -103,7 +106,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 50] = [
+pub const MAPS: [MapDeclaration; 52] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -293,6 +296,19 @@ pub const MAPS: [MapDeclaration; 50] = [
     ring_buffer::<HelloHead>("HELLOS", HELLO_BUFFER_BYTES)
         .holds("-", "hellos to shared VIPs, with their bytes")
         .used(XDP, USER),
+    MapDeclaration::new("CLONES", MapType::DevMap, [WORD, 2 * WORD], Fixed(1 + MAX_CLONES))
+        .holds(
+            "one NIC of backends after the other, and behind them one once more",
+            "interface, and the program that makes a segment of a copy of a frame",
+        )
+        .used(USER, XDP),
+    hash::<NameKey, u64>("SERVER_NAMES", Fixed(MAX_SERVER_NAMES))
+        .as_used()
+        .holds(
+            "service and name, or what names are under",
+            "pool that XDP sends its clients to, and how a backend is chosen",
+        )
+        .used(USER, XDP),
     hash::<FlowKey, CellSocket>("CELL_SOCKETS", Fixed(MAX_CELL_SOCKETS))
         .as_used()
         .holds("tuple of a client of a shared VIP", "a socket of the cell has its connection: number of its SYN, last packet")
@@ -445,6 +461,7 @@ impl MapType {
             Self::PerCpuArray => "per-CPU array",
             Self::LpmTrie => "LPM trie",
             Self::ArrayOfMaps => "array of maps",
+            Self::DevMap => "map of devices",
             Self::RingBuffer => "ring buffer",
         }
     }

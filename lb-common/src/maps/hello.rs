@@ -1,7 +1,13 @@
 //! Hellos that userspace is given: what a client has sent behind a SYN that was answered by a cookie, and all that is
 //! needed to make a socket of its connection.
 
-use crate::{addr::Mac, maps::flow::FlowKey, pod::pod_struct, syn_cookie::answer::MAX_WINDOW};
+use crate::{
+    addr::Mac,
+    client_hello::glance::SeenExtensions,
+    maps::{flow::FlowKey, server_name::NameKey},
+    pod::pod_struct,
+    syn_cookie::answer::MAX_WINDOW,
+};
 
 /// How long a hello waits for a process, in units of coarse time: 45 s. A supervisor has noticed by then that one hangs, and
 /// started another one. Without any for longer, clients get a reset.
@@ -64,6 +70,12 @@ pub struct HelloSlot {
     pub head: HelloHead,
     /// The bytes.
     pub bytes: [u8; MAX_HELLO_BYTES as usize],
+    /// Our timestamp that the client's first segment has repeated.
+    pub echo: u32,
+    /// What has been seen of its extensions.
+    pub seen: SeenExtensions,
+    /// Where the key of its name is made.
+    pub name: NameKey,
 }
 
 /// The first byte of a TLS record with a handshake, and bytes of the header of a record (RFC 8446 section 5.1).

@@ -25,6 +25,7 @@ pub mod pending;
 pub mod quota;
 pub mod registry;
 pub mod rule;
+pub mod server_name;
 pub mod service;
 pub mod snat;
 pub mod splice;
@@ -52,6 +53,10 @@ pub const MAX_SNAT_ADDRESSES: u32 = 128;
 /// Names of all kinds with an id.
 pub const MAX_NAMES: u32 =
     MAX_NETWORKS + MAX_SERVICES + MAX_BACKENDS + MAX_POOLS + MAX_SNAT_ADDRESSES;
+/// Names of shared VIPs that the data plane knows, of all services together; memory is taken as they are used.
+pub const MAX_SERVER_NAMES: u32 = 1 << 16;
+/// NICs of backends that a frame may be copied to.
+pub const MAX_CLONES: u32 = 16;
 /// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;
 /// IPv6 addresses with a label: a VIP, SNAT address or backend has one at most, and so has each cell.

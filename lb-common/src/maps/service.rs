@@ -63,6 +63,12 @@ impl Service {
         self.flags & SERVICE_COOKIES != 0
     }
 
+    /// Whether the data plane sends its clients to the pools of their names.
+    #[inline(always)]
+    pub const fn binds(&self) -> bool {
+        self.flags & SERVICE_BINDS != 0
+    }
+
     /// Whether its flows go by more of the table of its pool than the ids: its count of turns, or its shares.
     #[inline(always)]
     pub const fn goes_by_load(&self) -> bool {
@@ -107,6 +113,8 @@ pub const SERVICE_SOURCE: u32 = 16;
 /// With [`SERVICE_CELL`]: the data plane answers its SYNs by cookies, and a connection ends in the cell from its first
 /// bytes on.
 pub const SERVICE_COOKIES: u32 = 32;
+/// With [`SERVICE_COOKIES`]: the data plane sends clients of names that it knows to a backend by itself.
+pub const SERVICE_BINDS: u32 = 64;
 /// The flags end, and the timeout begins.
 const TIMEOUT_SHIFT: u32 = 8;
 

@@ -2,7 +2,7 @@
 //! handed to the data plane.
 
 use super::flow::Flow;
-use crate::{addr::Be32, pod::pod_struct};
+use crate::{addr::Be32, pod::pod_struct, syn_cookie::answer::PROMISED_SCALE};
 
 pod_struct! {
     /// What one end's numbers become for the other. 12 bytes. Host order; all arithmetic wraps.
@@ -19,20 +19,106 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// What is known of a flow that userspace opens, or has opened, at the index of its id. 16 bytes. Host order.
+    /// What is known of a flow whose ends were not opened by each other, at the index of its id. 16 bytes. Host order.
     ///
-    /// The data plane notes what stands in the backend's SYN-ACK; userspace writes `splice` before the flow's word says that
-    /// there is one.
+    /// Of one that userspace opens, or has opened: the data plane notes what stands in the backend's SYN-ACK; userspace writes
+    /// `splice` before the flow's word says that there is one. Of one that the data plane has [bound](Binding::bound) by its
+    /// hello: all that its splice would have.
     pub struct Binding {
-        /// The number of its [`Splice`].
+        /// The number of its [`Splice`]; or [`BOUND`] and the flow's generation.
         pub splice: u32,
-        /// Timestamp of the backend's SYN-ACK.
-        pub backend_time: u32,
+        /// Timestamp of the backend's SYN-ACK. Of a bound flow: of our SYN-ACK to the client, as far as the backend has not
+        /// answered; then what [`Numbers::time`] is of the backend's segments.
+        pub time: u32,
         /// Most bytes of data that the backend takes in a segment, by its SYN-ACK.
         pub backend_mss: u16,
-        /// Zero.
-        pub _reserved: [u16; 3],
+        /// Of a bound flow: how far the backend's windows are shifted.
+        pub scale: u8,
+        /// Of a bound flow: the `BOUND_` flags.
+        pub flags: u8,
+        /// Of a bound flow: the number of our SYN-ACK to the client, as far as the backend has not answered; then what
+        /// [`Numbers::sequence`] is of the backend's segments.
+        pub sequence: u32,
     }
+}
+
+/// In [`Binding::splice`]: there is none, since the backend got the client's own numbers.
+pub const BOUND: u32 = 1 << 31;
+/// In [`Binding::flags`]: the ends have timestamps.
+pub const BOUND_HAS_TIMES: u8 = 1;
+/// The ends' windows are shifted.
+pub const BOUND_HAS_SCALE: u8 = 2;
+
+impl Binding {
+    /// That of a flow of this generation, before its backend has answered.
+    #[inline(always)]
+    pub const fn bound(generation: u32, number: u32, time: Option<u32>, has_scale: bool) -> Self {
+        let (has_times, time) = match time {
+            Some(time) => (BOUND_HAS_TIMES, time),
+            None => (0, 0),
+        };
+        Self {
+            splice: BOUND | generation,
+            time,
+            backend_mss: 0,
+            scale: 0,
+            flags: has_times | if has_scale { BOUND_HAS_SCALE } else { 0 },
+            sequence: number,
+        }
+    }
+
+    /// Whether it is that of a bound flow of this generation.
+    #[inline(always)]
+    pub const fn is_bound(&self, generation: u32) -> bool {
+        self.splice == BOUND | generation
+    }
+
+    /// The same behind a SYN-ACK of the backend with this number, clock and shift.
+    #[inline(always)]
+    #[must_use]
+    pub const fn answered(self, number: u32, time: u32, scale: u8) -> Self {
+        Self {
+            time: self.time.wrapping_sub(time),
+            scale,
+            sequence: self.sequence.wrapping_sub(number),
+            ..self
+        }
+    }
+
+    /// What the numbers of the backend's segments become; those of the client's stay.
+    #[inline(always)]
+    pub const fn to_client(&self) -> Numbers {
+        let has_scale = self.flags & BOUND_HAS_SCALE != 0;
+        Numbers {
+            sequence: self.sequence,
+            time: self.time,
+            scale: self.scale as u16,
+            promised: if has_scale { PROMISED_SCALE as u16 } else { 0 },
+        }
+    }
+
+    /// The splice of a bound flow, as userspace would have written it.
+    pub const fn as_splice(&self, id: u32, generation: u32) -> Splice {
+        Splice {
+            owner: owner(id, generation),
+            to_backend: Numbers::NONE,
+            to_client: self.to_client(),
+            sent_end: 0,
+            received: 0,
+            state: DRAINED,
+            _reserved: [0; 5],
+        }
+    }
+}
+
+impl Numbers {
+    /// Those of an end whose segments stay as they are.
+    pub const NONE: Self = Self {
+        sequence: 0,
+        time: 0,
+        scale: 0,
+        promised: 0,
+    };
 }
 
 const _: () = assert!(size_of::<Binding>() == 16);
@@ -171,6 +257,29 @@ mod tests {
             ..SpliceName::new(7, b"a")
         };
         assert_eq!(broken.name().len(), NAME_BYTES);
+    }
+
+    #[test]
+    fn a_bound_flow_has_the_numbers_of_both_syn_acks() {
+        let bound = Binding::bound(7, 1000, Some(50), true);
+        assert!(bound.is_bound(7) && !bound.is_bound(8));
+        assert!(!Binding::default().is_bound(0) && !Binding { splice: 7, ..bound }.is_bound(7));
+        let answered = bound.answered(1200, 60, 9);
+        let expected = Numbers {
+            sequence: 200_u32.wrapping_neg(),
+            time: 10_u32.wrapping_neg(),
+            scale: 9,
+            promised: 7,
+        };
+        assert_eq!(answered.to_client(), expected);
+        assert!(answered.is_bound(7));
+        let splice = answered.as_splice(3, 7);
+        assert_eq!(
+            (splice.to_client, splice.to_backend),
+            (expected, Numbers::NONE)
+        );
+        let plain = Binding::bound(7, 1000, None, false).answered(1200, 0, 0);
+        assert_eq!((plain.flags, plain.to_client().promised), (0, 0));
     }
 
     #[test]

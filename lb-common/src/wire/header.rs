@@ -359,5 +359,7 @@ pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
 /// TCP flag: reset the connection.
 pub const RST: u8 = 0x04;
+/// TCP flag: what has been sent so far is for the receiver's application.
+pub const PSH: u8 = 0x08;
 /// TCP flag: the acknowledgment field is significant.
 pub const ACK: u8 = 0x10;

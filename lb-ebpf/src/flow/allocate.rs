@@ -18,7 +18,7 @@ use crate::{
 const MAX_SWAPS: u32 = 4;
 
 /// Claims an id in the backend's `network`, writes the flow of the packet with this header and makes it
-/// findable. Gives its entry, and that entry's generation.
+/// findable by the word that `publish` makes of its entry's. Gives its entry, and that entry's generation.
 #[inline(always)]
 pub(crate) fn allocate<I: IpVersion>(
     network: NetworkRef,
@@ -26,6 +26,7 @@ pub(crate) fn allocate<I: IpVersion>(
     key: &FlowKey,
     udp: bool,
     flow: &NewFlow,
+    publish: impl Fn(&Entry, FlowState) -> FlowState,
 ) -> Result<(Entry, u32), DropReason> {
     let snat = network.snat(I::IS_IPV6);
     let (entry, claimed, earlier) = claim::claim(network.id, snat, key, udp, flow)?;
@@ -33,7 +34,7 @@ pub(crate) fn allocate<I: IpVersion>(
     traffic::hand_in(&entry, earlier);
     entry.fill(key, flow);
     client.note_client(entry.id);
-    let published = claimed.publish();
+    let published = publish(&entry, claimed);
     if !entry.swap(claimed, published) {
         return Err(DropReason::FlowRace);
     }

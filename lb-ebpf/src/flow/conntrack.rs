@@ -65,7 +65,7 @@ pub(crate) enum RequestFlow {
     Flow(Hit, &'static Backend, &'static Network),
     /// The flow with this id, whose backend has not answered: it is a SYN for another one.
     Unanswered(u32),
-    /// It needs a new flow.
+    /// It needs a new flow; or it is of one that is bound by what its client sends first.
     New,
 }
 
@@ -75,6 +75,8 @@ pub(crate) enum ReplyFlow {
     Flow(Hit, &'static Network),
     /// It is the backend's RST to the SYN of the flow with this id.
     Refusal(u32),
+    /// It is the first segment of the backend of the flow with this id, which is to be bound.
+    Binding(u32),
 }
 
 /// The flow of a request.
@@ -99,6 +101,9 @@ pub(crate) fn request<I: IpVersion>(
     }
     if word.is_held() {
         return Err(DropReason::Held);
+    }
+    if word.is_binding() {
+        return Ok(RequestFlow::New);
     }
     let mut segment = segment(frame);
     if matches!(word.state(), State::Closed) && (!frame.is_tcp() || segment.opens()) {
@@ -164,6 +169,9 @@ pub(crate) fn reply<I: IpVersion>(
         && u16::from(frame.l4.protocol()) == hit.key.protocol;
     if !from_backend {
         return Err(DropReason::ReplyMismatch);
+    }
+    if word.is_binding() {
+        return Ok(ReplyFlow::Binding(entry.id));
     }
     let network = emit::check(frame, hit.key.network)?;
     let segment = segment(frame);

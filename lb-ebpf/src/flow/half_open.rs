@@ -90,11 +90,12 @@ fn is_busy(place: u64) -> bool {
     })
 }
 
-/// The flow that has to leave its place, if it is half-open or UDP, and its word.
+/// The flow that has to leave its place, if it is half-open or UDP, and its word. Not one whose fields a CPU writes at this
+/// moment.
 #[inline(always)]
 pub(crate) fn leaving(place: u64) -> Option<(Entry, FlowState)> {
     flow(place).filter(|(_, word)| match word.state() {
-        State::New | State::Replied => true,
+        State::New | State::Replied => !word.is_held(),
         State::Established => word.is_udp(),
         _ => false,
     })

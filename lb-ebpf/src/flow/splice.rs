@@ -1,6 +1,6 @@
-//! Flows whose connection userspace has opened at both ends and handed over. Their segments get the numbers
-//! that the other end expects; until the backend has what our socket sent it, that socket gets its
-//! acknowledgments.
+//! Flows whose connection userspace has opened at both ends and handed over, and those that the data plane has bound.
+//! Their segments get the numbers that the other end expects; of the former, until the backend has what our socket sent
+//! it, that socket gets its acknowledgments.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -9,7 +9,7 @@ use lb_common::{
     icmp::Quote,
     maps::{
         flow::FlowKey,
-        splice::{DRAINED, Numbers, Splice, owner},
+        splice::{BOUND, Binding, DRAINED, Numbers, Splice, owner},
     },
     splice::{self, Opening},
     verdict::{DropReason, Verdict},
@@ -37,14 +37,36 @@ fn of(entry: &Entry, word: FlowState) -> Option<&'static Splice> {
     (splice.owner == owner(entry.id, word.generation())).then_some(splice)
 }
 
+/// The binding of the flow whose word is this, if the data plane has bound it.
+#[inline(always)]
+pub(crate) fn bound(entry: &Entry, word: FlowState) -> Option<&'static Binding> {
+    BINDINGS
+        .get(entry.id)
+        .filter(|binding| binding.is_bound(word.generation()))
+}
+
+/// Notes what is known of a flow that the data plane binds.
+#[inline(always)]
+pub(crate) fn bind(entry: &Entry, binding: Binding) {
+    if let Some(place) = BINDINGS.get_ptr_mut(entry.id) {
+        // SAFETY: a live value of an array map, of a flow that this CPU has claimed or holds.
+        unsafe { place.write_volatile(binding) };
+    }
+}
+
 /// What is added to the sequence numbers of requests and replies; nothing without a splice.
 #[inline(always)]
 pub(crate) fn sequences(entry: &Entry) -> (u32, u32) {
     let word = entry.word();
-    match of(entry, word).filter(|_| word.is_spliced()) {
-        Some(splice) => (splice.to_backend.sequence, splice.to_client.sequence),
-        None => (0, 0),
+    if !word.is_spliced() {
+        return (0, 0);
     }
+    if let Some(binding) = bound(entry, word) {
+        return (0, binding.sequence);
+    }
+    of(entry, word).map_or((0, 0), |splice| {
+        (splice.to_backend.sequence, splice.to_client.sequence)
+    })
 }
 
 /// A client's segment with the numbers that the backend knows: those of the entry.
@@ -57,8 +79,14 @@ pub(crate) fn as_backend(
     word: FlowState,
     segment: Segment,
 ) -> Result<Segment, DropReason> {
-    let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;
     let (sequence, acknowledgment) = (segment.sequence, segment.acknowledgment);
+    if let Some(binding) = bound(entry, word) {
+        return Ok(Segment {
+            acknowledgment: acknowledgment.wrapping_sub(binding.sequence),
+            ..segment
+        });
+    }
+    let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;
     let sequence = sequence.wrapping_add(splice.to_backend.sequence);
     let is_before_end = (sequence.wrapping_sub(splice.sent_end) as i32) < 0;
     if is_before_end && segment.payload > 0 && splice.state & DRAINED == 0 {
@@ -90,6 +118,9 @@ pub(crate) fn is_for_socket(
     if word.is_local() {
         entry.touch();
         return Ok(true);
+    }
+    if bound(entry, word).is_some() {
+        return Ok(false);
     }
     let splice = of(entry, word).ok_or(DropReason::RecordMissing)?;
     if splice.state & DRAINED != 0 {
@@ -133,21 +164,27 @@ fn send(ctx: &XdpContext, flow_id: u32, leg: SpliceLeg) -> Result<Verdict, DropR
     let (own, other) = numbers(flow_id, leg).ok_or(DropReason::RecordMissing)?;
     let option =
         |at| Changed::from_raw(lb_splice_option(ctx.ctx, flow_id, leg.raw(), at as u32)).delta();
-    splice::translate_by(option, &Xdp::new(ctx), own, other, leg.is_open())
+    splice::translate_by(option, &Xdp::new(ctx), &own, &other, leg.is_open())
         .ok_or(DropReason::Malformed)?;
     emit::out(ctx, network_by_id(leg.network())?)
 }
 
 /// The numbers of a segment's sender, and those of the opposite direction.
 #[inline(always)]
-fn numbers(flow_id: u32, leg: SpliceLeg) -> Option<(&'static Numbers, &'static Numbers)> {
-    let splice = SPLICES.get(BINDINGS.get(flow_id)?.splice)?;
-    if splice.owner as u32 != flow_id {
-        return None;
-    }
+fn numbers(flow_id: u32, leg: SpliceLeg) -> Option<(Numbers, Numbers)> {
+    let binding = BINDINGS.get(flow_id)?;
+    let (to_backend, to_client) = if binding.splice & BOUND != 0 {
+        (Numbers::NONE, binding.to_client())
+    } else {
+        let splice = SPLICES.get(binding.splice)?;
+        if splice.owner as u32 != flow_id {
+            return None;
+        }
+        (splice.to_backend, splice.to_client)
+    };
     Some(match leg.is_to_client() {
-        false => (&splice.to_backend, &splice.to_client),
-        true => (&splice.to_client, &splice.to_backend),
+        false => (to_backend, to_client),
+        true => (to_client, to_backend),
     })
 }
 
@@ -163,7 +200,7 @@ pub(crate) extern "C" fn lb_splice_option(
 ) -> u64 {
     let xdp = Xdp::new(&XdpContext::new(ctx));
     let delta = numbers(flow_id, SpliceLeg::from_raw(leg))
-        .and_then(|(own, other)| splice::translate_option(&xdp, own, other, at as usize));
+        .and_then(|(own, other)| splice::translate_option(&xdp, &own, &other, at as usize));
     Changed::of(delta).raw()
 }
 
@@ -179,7 +216,7 @@ pub(crate) extern "C" fn lb_note_opening(ctx: *mut xdp_md, flow_id: u32) -> u32 
         unsafe { noted.write_volatile(mss) };
         if let Some(time) = time {
             // SAFETY: as above.
-            let noted = unsafe { &raw mut (*binding).backend_time };
+            let noted = unsafe { &raw mut (*binding).time };
             // SAFETY: as above.
             unsafe { noted.write_volatile(time) };
         }

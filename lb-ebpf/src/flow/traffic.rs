@@ -61,6 +61,16 @@ pub(crate) extern "C" fn lb_answered(id: u32) -> u32 {
     0
 }
 
+/// The flow of this id has been bound, and is counted with its owners. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_bound(id: u32) -> u32 {
+    if let Some(entry) = Entry::at(id) {
+        owners(&entry).each(|counts, _| counts.add(FLOWS, 1));
+    }
+    lb_answered(id)
+}
+
 /// As [`count_reply`], for a flow that was handed over: it waits for the first data, of which this segment has `payload`
 /// bytes.
 #[inline(always)]
@@ -125,7 +135,7 @@ pub(crate) enum HandedIn {
     All = 3,
     /// The backend: the connection goes on with another one.
     Backend = 2,
-    /// None: the process has counted a connection that it has handed over.
+    /// None: a connection with a splice has been counted when that was made, by the process or by [`lb_bound`].
     None = 0,
 }
 

@@ -31,7 +31,7 @@ use crate::{
     ip::v4::fragment,
     lookup::{self, NetworkRef},
     new_flow,
-    subprogram::{FoundDoor, Next, SpliceLeg, whole},
+    subprogram::{FoundDoor, Next, SharedVip, SpliceLeg, whole},
 };
 
 /// What is next for a packet to one of our addresses in the network `id`, behind a `door` as [`FoundDoor`]: [`Next`] with
@@ -124,6 +124,7 @@ fn reply(
             forward(ctx, frame, from, &to_client(&hit, network))
         }
         ReplyFlow::Refusal(flow_id) => Ok(Next::refused(flow_id)),
+        ReplyFlow::Binding(flow_id) => Ok(Next::binding(flow_id)),
     }
 }
 
@@ -150,7 +151,7 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let key = whole(&key);
     let service = new_flow::admit(ip, key, &network)?;
     if service.has_cookies() && !network.is_host() {
-        return Ok(Next::shared(service.id));
+        return Ok(Next::shared(SharedVip::of(&service)));
     }
     if service.is_of_cell() {
         return to_shared_vip(ctx, &frame, network, key).map(ended);

@@ -134,6 +134,7 @@ fn reply(frame: &Ipv6Frame<'_>, flow_id: u32) -> Result<Next, DropReason> {
     Ok(match conntrack::reply(frame, entry, entry.word())? {
         ReplyFlow::Flow(hit, _) => rewrite_next(&hit, FROM_BACKEND),
         ReplyFlow::Refusal(flow_id) => Next::refused(flow_id),
+        ReplyFlow::Binding(flow_id) => Next::binding(flow_id),
     })
 }
 

@@ -30,18 +30,22 @@ use crate::{
     flow::{entry::now, rewrite},
     frame::xdp::Xdp,
     lookup::NetworkRef,
-    subprogram::{Outcome, TimesBits, whole},
+    subprogram::{Outcome, SharedVip, TimesBits, whole},
 };
 
 /// Where the TCP header is.
 const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
 
-/// The first segment behind a cookie, to this service from the network `id`; `clock` is that of the tuple. How it ended, as
-/// [`Outcome`]. A subprogram.
+/// The first segment behind a cookie, to this [`SharedVip`] from the network `id`; `clock` is that of the tuple. How it ended,
+/// as [`Outcome`], which may be [`Outcome::TO_BIND`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, service: u32, clock: u32) -> u32 {
-    Outcome::of(hello(&XdpContext::new(ctx), id as u16, service, clock)).raw()
+pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u32) -> u32 {
+    let vip = SharedVip::from_raw(vip);
+    match hello(&XdpContext::new(ctx), id as u16, vip, clock) {
+        Ok(outcome) => outcome.raw(),
+        Err(reason) => Outcome::of(Err(reason)).raw(),
+    }
 }
 
 /// A later segment of a connection that a cookie of this tuple has opened: as [`lb_hello`].
@@ -52,7 +56,7 @@ pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32) -> u32 {
 }
 
 #[inline(always)]
-fn hello(ctx: &XdpContext, id: u16, service: u32, clock: u32) -> Result<Verdict, DropReason> {
+fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcome, DropReason> {
     let now = now();
     if now.wrapping_sub(cookie::keys()?.beat) > MAX_HELLO_AGE {
         return Err(DropReason::NoProcess);
@@ -92,9 +96,9 @@ fn hello(ctx: &XdpContext, id: u16, service: u32, clock: u32) -> Result<Verdict,
         && head.key == *key
         && head.isn == isn
         && head.number == number;
-    let (has_times, time) = match times {
-        Some(times) => (HELLO_HAS_TIMES, times.value),
-        None => (0, 0),
+    let (has_times, time, echo) = match times {
+        Some(times) => (HELLO_HAS_TIMES, times.value, times.echo),
+        None => (0, 0, 0),
     };
     let has_sums = if is_open { 0 } else { HELLO_HAS_SUMS };
     *head = HelloHead {
@@ -108,20 +112,26 @@ fn hello(ctx: &XdpContext, id: u16, service: u32, clock: u32) -> Result<Verdict,
         lengths: [piece.length as u16, 0],
         window,
         mss: SynOffer::from_bits(number as u8).mss(network.mss),
-        announced: syn::announced(service, network.mss),
+        announced: syn::announced(vip.service(), network.mss),
         mac,
         flags: has_times | has_sums,
     };
+    *slot.echo() = echo;
     let loaded = slot.load::<MAX_HELLO_BYTES>(ctx, piece.at, 0, piece.length);
     let end = loaded.and_then(|()| {
         if !is_repeated && goes_on(slot.first(), piece.length) {
             slot.head().flags |= HELLO_IN_PART;
-            return Ok(());
+            return Ok(Outcome::of(Ok(Verdict::Consumed)));
         }
-        slot.submit(piece.length)
+        // What the kernel's stack sums up later cannot be sent in another frame.
+        if vip.binds() && !is_open {
+            return Ok(Outcome::TO_BIND);
+        }
+        slot.submit(piece.length)?;
+        Ok(Outcome::of(Ok(Verdict::Consumed)))
     });
     slot.leave();
-    end.map(|()| Verdict::Consumed)
+    end
 }
 
 #[inline(always)]

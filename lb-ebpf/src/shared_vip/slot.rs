@@ -2,7 +2,10 @@
 
 use core::ptr;
 
-use aya_ebpf::{helpers::generated::bpf_xdp_load_bytes, programs::XdpContext};
+use aya_ebpf::{
+    helpers::generated::{bpf_xdp_load_bytes, bpf_xdp_store_bytes},
+    programs::XdpContext,
+};
 use lb_common::{
     maps::{
         flow::FlowKey,
@@ -18,6 +21,8 @@ use crate::{
 
 /// A slot that this CPU has, until it is [left](Self::leave).
 pub(super) struct ClaimedSlot {
+    /// Which one.
+    pub(super) index: u32,
     slot: *mut HelloSlot,
     word: u32,
 }
@@ -41,7 +46,7 @@ impl ClaimedSlot {
         let is_free =
             word & CLAIMED == 0 && unsafe { atomic::compare_and_swap(place, word, word | CLAIMED) };
         match is_free {
-            true => Ok(Self { slot, word }),
+            true => Ok(Self { index, slot, word }),
             false => Err(DropReason::HellosFull),
         }
     }
@@ -55,6 +60,12 @@ impl ClaimedSlot {
         let _was_ours = unsafe {
             atomic::compare_and_swap(place, self.word | CLAIMED, self.word.wrapping_add(2))
         };
+    }
+
+    /// The slot with this index, which the caller of a subprogram has claimed.
+    #[inline(always)]
+    pub(super) fn read(index: u32) -> Option<&'static HelloSlot> {
+        HELLO_SLOTS.get(index)
     }
 
     #[inline(always)]
@@ -89,6 +100,32 @@ impl ClaimedSlot {
                 length,
             )
         };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(DropReason::Malformed)
+        }
+    }
+
+    /// Our timestamp that the first segment has repeated.
+    #[inline(always)]
+    pub(super) fn echo(&mut self) -> &mut u32 {
+        // SAFETY: as for `head`.
+        unsafe { &mut (*self.slot).echo }
+    }
+
+    /// Copies its first `length` bytes to the place `at` of the frame, which has room for them.
+    #[inline(always)]
+    pub(super) fn store(&self, ctx: &XdpContext, at: u32, length: u32) -> Result<(), DropReason> {
+        let beyond_first = compared_anew(length.wrapping_sub(1));
+        if beyond_first >= u64::from(MAX_HELLO_BYTES) {
+            return Err(DropReason::Malformed);
+        }
+        let length = beyond_first as u32 + 1;
+        // SAFETY: as for `head`.
+        let bytes = unsafe { &raw mut (*self.slot).bytes }.cast();
+        // SAFETY: the bytes are inside the slot, as was compared above; the helper refuses what is not in the frame.
+        let done = unsafe { bpf_xdp_store_bytes(ctx.ctx, at, bytes, length) };
         if done == 0 {
             Ok(())
         } else {

@@ -77,6 +77,6 @@ pub(super) fn announced(service: u32, most: u16) -> u16 {
 /// [`offer::read`] of a SYN from a network that carries segments of `most` bytes, as [`SynBits`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_offer(ctx: *mut xdp_md, most: u32) -> u64 {
+pub(super) extern "C" fn lb_offer(ctx: *mut xdp_md, most: u32) -> u64 {
     SynBits::of(offer::read(&Xdp::new(&XdpContext::new(ctx)), most as u16)).raw()
 }

@@ -1,7 +1,10 @@
 //! What is next for a packet to an address of ours.
 
 use lb_common::{
-    maps::fragment::{FROM_BACKEND, FROM_CLIENT},
+    maps::{
+        fragment::{FROM_BACKEND, FROM_CLIENT},
+        service::Service,
+    },
     verdict::{DropReason, Verdict},
 };
 
@@ -19,21 +22,24 @@ pub(crate) enum Step {
     Ended(Outcome),
     /// The packet belongs to no flow and may open one.
     NewFlow,
-    /// It is to the shared VIP of this service, whose SYNs are answered by cookies.
-    Shared { service: u32 },
+    /// It is to a shared VIP.
+    Shared { vip: SharedVip },
     /// It is the SYN of a flow that its backend has not answered, for another one.
     Unanswered { flow_id: u32 },
     /// It is the backend's RST to the SYN of this flow.
     Refused { flow_id: u32 },
+    /// It is the first segment of the backend of this flow, which is to be bound.
+    Binding { flow_id: u32 },
     /// It is of this flow, and the function that has these parameters goes on with it.
     Flow { flow_id: u32, leg: u32 },
 }
 
-/// Instead of the parameters of a function: see [`Step::Unanswered`], [`Step::Refused`] and [`Step::Shared`], which has
-/// the id of a service in the place of a flow's. No function has these bits.
+/// Instead of the parameters of a function: see [`Step::Unanswered`], [`Step::Refused`], [`Step::Binding`], and
+/// [`Step::Shared`], which has the id of a service in the place of a flow's. No function has these bits.
 const UNANSWERED: u32 = IS_LEG | 1 << 28;
 const REFUSED: u32 = IS_LEG | 1 << 27;
 const SHARED: u32 = IS_LEG | 1 << 26;
+const BINDING: u32 = IS_LEG | 1 << 25;
 
 /// Set in the parameters of every function that goes on with a packet of a flow, so that none is zero, and no [`Outcome`] is one.
 const IS_LEG: u32 = 1 << 31;
@@ -72,10 +78,16 @@ impl Next {
         Self::flow(flow_id, REFUSED)
     }
 
+    /// See [`Step::Binding`].
+    #[inline(always)]
+    pub(crate) const fn binding(flow_id: u32) -> Self {
+        Self::flow(flow_id, BINDING)
+    }
+
     /// See [`Step::Shared`].
     #[inline(always)]
-    pub(crate) const fn shared(service: u16) -> Self {
-        Self::flow(service as u32, SHARED)
+    pub(crate) const fn shared(vip: SharedVip) -> Self {
+        Self::flow(vip.0, SHARED)
     }
 
     #[inline(always)]
@@ -102,12 +114,50 @@ impl Next {
             match (self.0 >> 32) as u32 {
                 UNANSWERED => Step::Unanswered { flow_id },
                 REFUSED => Step::Refused { flow_id },
-                SHARED => Step::Shared { service: flow_id },
+                SHARED => Step::Shared {
+                    vip: SharedVip(flow_id),
+                },
+                BINDING => Step::Binding { flow_id },
                 leg => Step::Flow { flow_id, leg },
             }
         } else {
             Step::Ended(Outcome(self.0 as u32))
         }
+    }
+}
+
+/// A shared VIP whose SYNs are answered by cookies: its service, and whether names of it open flows.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedVip(u32);
+
+impl SharedVip {
+    const BINDS: u32 = 1 << 16;
+
+    #[inline(always)]
+    pub(crate) const fn of(service: &Service) -> Self {
+        let binds = if service.binds() { Self::BINDS } else { 0 };
+        Self(binds | service.id as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn raw(self) -> u32 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn from_raw(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Id of the service.
+    #[inline(always)]
+    pub(crate) const fn service(self) -> u32 {
+        self.0 & (Self::BINDS - 1)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn binds(self) -> bool {
+        self.0 & Self::BINDS != 0
     }
 }
 

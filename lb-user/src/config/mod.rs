@@ -74,7 +74,7 @@ pub use self::{
     names::is_backend_name,
     problem::{Problem, Problems, Warning},
     quota::{Quota, quotas},
-    shared::{Balance, Ech, Http, NameRoute, Otherwise, Sni, SynCookies, Target, To},
+    shared::{Balance, Ech, Http, LateBinding, NameRoute, Otherwise, Sni, SynCookies, Target, To},
     syslog::{Facility, Syslog, SyslogServer},
 };
 pub(crate) use self::{

@@ -67,6 +67,9 @@ pub struct Sni {
     /// When a SYN is answered by a cookie.
     #[serde(default)]
     pub syn_cookies: SynCookies,
+    /// When the data plane opens connections by the names that clients request.
+    #[serde(default)]
+    pub late_binding: LateBinding,
     /// Proxies in front of it, by where they connect from. Each of their connections begins with a header
     /// of the PROXY protocol, version 2; no other connection may.
     pub proxies: Vec<IpNet>,
@@ -178,6 +181,18 @@ pub enum SynCookies {
     Never,
     /// By the data plane, each one.
     #[default]
+    Always,
+}
+
+/// When the data plane by itself opens the connection of a client to the backend of the name that it requests, so that the
+/// process has nothing to do with it. Only with [`SynCookies::Always`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LateBinding {
+    /// The process opens each one.
+    #[default]
+    Never,
+    /// The data plane, for names that it knows.
     Always,
 }
 

@@ -9,7 +9,7 @@ use super::{
     health::OnDead,
     listen::Protocol,
     model::{BelowMinUp, OnStop, ProxyProtocol, Role},
-    shared::{Balance, Ech, SynCookies},
+    shared::{Balance, Ech, LateBinding, SynCookies},
 };
 
 /// Displays values by the word that they are in data.
@@ -28,6 +28,7 @@ words!(
     Balance,
     BelowMinUp,
     Ech,
+    LateBinding,
     OnDead,
     OnStop,
     Protocol,

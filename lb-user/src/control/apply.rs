@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
     counts, half_open,
-    network::NETWORK_STOPPED,
+    network::{NETWORK_STOPPED, Network},
     registry::RegistryKey,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
 };
@@ -246,7 +246,7 @@ impl Live {
     ///
     /// If a map cannot be read.
     pub fn current(&mut self, ids: &Ids) -> Result<Current> {
-        let maps = &self.maps;
+        let maps = &mut self.maps;
         let mut current = Current {
             network_ids: maps
                 .network_ids
@@ -256,12 +256,14 @@ impl Live {
                 .addresses
                 .iter()
                 .collect::<Result<HashMap<_, _>, _>>()?,
+            names: maps.names()?,
             services: maps.services.iter().collect::<Result<HashMap<_, _>, _>>()?,
             ..Current::default()
         };
         for (_, id) in ids.of(Kind::Network) {
             let id = u16::try_from(id)?;
             let record = maps.networks.get(&u32::from(id), 0)?;
+            note_nic(maps, id, &record);
             current.networks.insert(id, record);
             for index in [false, true].map(|udp| half_open::index(id, udp)) {
                 if let Some(places) = maps.ring_places(index)? {
@@ -333,6 +335,9 @@ impl Live {
                     }
                 }
             }
+        }
+        if let Some(clones) = &mut self.maps.clones {
+            clones.write(object)?;
         }
         self.open_doors()
     }
@@ -428,7 +433,10 @@ impl Live {
             Operation::SetRing(index, places) => maps.set_ring(*index, *places)?,
             Operation::SetBank(slot, bank) => maps.quotas()?.set_bank(*slot, *bank)?,
             Operation::SetQuota(index, most) => maps.quotas()?.set_most(*index, *most)?,
-            Operation::SetNetwork(id, network) => maps.networks.set(u32::from(*id), network, 0)?,
+            Operation::SetNetwork(id, network) => {
+                maps.networks.set(u32::from(*id), network, 0)?;
+                note_nic(maps, *id, network);
+            }
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
             Operation::OpenSnat(snat) => self.open_snat(*snat, object)?,
@@ -438,6 +446,8 @@ impl Live {
             }
             Operation::AwaitNextHops(_) => {}
             Operation::SetTable(..) => self.set_tables(&operation.table().into_iter().collect())?,
+            Operation::SetName(key, route) => maps.set_name(key, *route)?,
+            Operation::RemoveName(key) => maps.remove_name(key)?,
             Operation::SetService(key, service) => maps.services.insert(key, service, 0)?,
             Operation::RemoveService(key) => maps.services.remove(key)?,
             Operation::SetAddress(key, address) => maps.addresses.insert(key, address, 0)?,
@@ -556,4 +566,11 @@ pub fn read_ids(maps: &Maps) -> Result<Ids> {
         ids.insert(Kind::Label, &address.to_string(), index);
     }
     Ok(ids)
+}
+
+/// Notes for copies of frames where a network is.
+fn note_nic(maps: &mut Maps, id: u16, network: &Network) {
+    if let Some(clones) = &mut maps.clones {
+        clones.note(id, network);
+    }
 }

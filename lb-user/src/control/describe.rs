@@ -5,6 +5,7 @@ use lb_common::maps::{
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     quota,
     rule::Owner,
+    server_name::{NameKey, PoolRoute, UNDER},
     service::{SERVICE_CELL, Service, ServiceKey},
 };
 
@@ -72,6 +73,8 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
                 shares(table, ids)
             )
         }
+        Operation::SetName(key, route) => set_name(key, *route, ids),
+        Operation::RemoveName(key) => format!("forget the name {}", pattern(key)),
         Operation::SetService(key, service) => set_service(key, service, ids),
         Operation::RemoveService(key) => format!(
             "remove {} of network {}",
@@ -91,6 +94,20 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
             network_of(key, ids)
         ),
     }
+}
+
+fn set_name(key: &NameKey, route: PoolRoute, ids: &Ids) -> String {
+    let name = pattern(key);
+    match route.pool {
+        0 => format!("leave the name {name} to the process"),
+        pool => format!("set name {name}: pool {}", ids.pool_of(pool).unwrap_or("?")),
+    }
+}
+
+/// A name as in the file.
+fn pattern(key: &NameKey) -> String {
+    let any = if key.kind == UNDER { "*." } else { "" };
+    format!("{any}{}", key.text())
 }
 
 /// A listening VIP, port and protocol, as in the file.

@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{
-        MAX_NETWORKS,
+        MAX_NETWORKS, MAX_SERVER_NAMES,
         backend::Backend,
         half_open,
         network::{
@@ -20,11 +20,14 @@ use lb_common::{
         },
         quota,
         rule::Owner,
-        service::{SERVICE_CELL, SERVICE_COOKIES, SERVICE_REJECT, Service, ServiceKey},
+        server_name::{NameKey, PoolRoute},
+        service::{
+            SERVICE_BINDS, SERVICE_CELL, SERVICE_COOKIES, SERVICE_REJECT, Service, ServiceKey,
+        },
     },
 };
 
-use super::{backend_weights::Layers, built_tables::BuiltTables, rule_sets};
+use super::{backend_weights::Layers, built_tables::BuiltTables, rule_sets, server_names};
 use crate::{
     config::{self, Config, Role, SynCookies, TCP_IP_BYTES, Target},
     dataplane::attach::Mode,
@@ -80,6 +83,8 @@ pub struct Desired {
     pub stale_tables: Vec<u32>,
     /// Network and address of next hops of backends that are configured no more.
     pub retired_hops: Vec<(u16, IpAddr)>,
+    /// Names that the data plane knows, by service.
+    pub names: HashMap<NameKey, PoolRoute>,
     /// Services by listening VIP and port.
     pub services: IndexMap<ServiceKey, Service>,
 }
@@ -359,10 +364,11 @@ impl Desired {
         let balance = target.map_or(0, |pool| {
             pool.balance.flag() | Service::timeout_flags(pool.source_timeout_seconds())
         });
+        let binds = self.add_names(service, id, config, ids);
         let record = Service {
             pool,
             id,
-            flags: service_flags(service, is_of_cell) | balance,
+            flags: service_flags(service, is_of_cell) | balance | binds,
             budget: service.max_flows.unwrap_or(0),
             ..Service::default()
         };
@@ -387,6 +393,16 @@ impl Desired {
         }
         self.add_rules(Owner::Service(id), rule_sets::clients(service));
         Ok(())
+    }
+
+    /// Adds the names of a service that the data plane knows, if there is room for all of them. The flag of the service.
+    fn add_names(&mut self, service: &config::Service, id: u16, config: &Config, ids: &Ids) -> u32 {
+        let names = server_names::names(service, id, config, ids).unwrap_or_default();
+        if names.is_empty() || self.names.len() + names.len() > MAX_SERVER_NAMES as usize {
+            return 0;
+        }
+        self.names.extend(names);
+        SERVICE_BINDS
     }
 
     /// Notes in which mode the programs run.

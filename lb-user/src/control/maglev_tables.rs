@@ -130,7 +130,7 @@ fn stays(current: &Current, desired: &Desired, key: ServiceKey, now: Service, po
 }
 
 impl Desired {
-    /// Has the services of a pool go by this table instead of the first one.
+    /// Has the services and names of a pool go by this table instead of the first one.
     fn go_by(&mut self, index: usize, number: u32) {
         let Some((id, _)) = self.tables.get_mut(index) else {
             return;
@@ -142,6 +142,9 @@ impl Desired {
         let mut services = self.services.values_mut();
         while let Some(service) = services.find(|service| service.pool == first) {
             service.pool = number;
+        }
+        for name in self.names.values_mut().filter(|name| name.pool == first) {
+            name.pool = number;
         }
     }
 }

@@ -97,6 +97,7 @@ fn entries(config: &Config, desired: &Desired, ids: &Ids) -> BTreeMap<&'static s
         ("REGISTRY", registered.sum()),
         ("RULES", rules.len()),
         ("RULES6", rules6.len()),
+        ("SERVER_NAMES", desired.names.len()),
         ("SERVICES", desired.services.len()),
     ]
     .into_iter()
@@ -167,6 +168,7 @@ services:
             // the tenant, the tenant its own; and two of the service.
             ("RULES", 3 + 3 + 2 + 1 + 2),
             ("RULES6", 2 + 2 + 2 + 1),
+            ("SERVER_NAMES", 0),
             ("SERVICES", 3),
         ];
         assert_eq!(entries, BTreeMap::from(expected));

@@ -53,5 +53,6 @@ pub mod reclaim;
 pub mod reload;
 pub mod rule_sets;
 pub mod running;
+mod server_names;
 mod service_verdict;
 mod verdicts;

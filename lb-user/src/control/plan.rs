@@ -4,7 +4,10 @@
 //! to it, and a VIP is opened last; removals go the other way round. So after any crash in between
 //! a service is wholly old, wholly new, or not there yet.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+};
 
 use ipnet::IpNet;
 use lb_common::{
@@ -13,6 +16,7 @@ use lb_common::{
         backend::Backend,
         network::{Address, AddressKey, Network, NetworkKey},
         rule::Owner,
+        server_name::{NameKey, PoolRoute},
         service::{Service, ServiceKey},
     },
 };
@@ -50,6 +54,8 @@ pub struct Current {
     pub backends: HashMap<u32, Backend>,
     /// Maglev tables by pool id.
     pub tables: HashMap<u32, MaglevTable>,
+    /// Names that the data plane knows.
+    pub names: HashMap<NameKey, PoolRoute>,
     /// Services.
     pub services: HashMap<ServiceKey, Service>,
 }
@@ -88,6 +94,10 @@ pub enum Operation {
     AwaitNextHops(Vec<u32>),
     /// Replaces a pool's Maglev table.
     SetTable(u32, MaglevTable),
+    /// Sends the clients of a name to a pool, or leaves them to the process.
+    SetName(NameKey, PoolRoute),
+    /// Forgets a name.
+    RemoveName(NameKey),
     /// Writes a service.
     SetService(ServiceKey, Service),
     /// Removes a service.
@@ -178,6 +188,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::SetTable(*pool, MaglevTable::clone(table)));
         }
     }
+    plan.extend(new_names(current, desired));
     for (key, service) in &desired.services {
         let service = Service {
             rules: set(Owner::Service(service.id)),
@@ -344,6 +355,26 @@ fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
     plan
 }
 
+/// Whole names before what others are under: else a name would go where a less exact one goes.
+fn new_names(current: &Current, desired: &Desired) -> Vec<Operation> {
+    let new = desired.names.iter();
+    let new = new.filter(|(key, route)| current.names.get(key) != Some(route));
+    let mut new: Vec<_> = new.map(|(key, route)| (*key, *route)).collect();
+    new.sort_unstable_by_key(|(key, _)| (key.kind, key.service, key.name));
+    let operations = new.into_iter();
+    operations
+        .map(|(key, route)| Operation::SetName(key, route))
+        .collect()
+}
+
+/// What others are under before whole names.
+fn old_names(current: &Current, desired: &Desired) -> Vec<Operation> {
+    let old = current.names.keys().copied();
+    let mut old: Vec<_> = old.filter(|key| !desired.names.contains_key(key)).collect();
+    old.sort_unstable_by_key(|key| (Reverse(key.kind), key.service, key.name));
+    old.into_iter().map(Operation::RemoveName).collect()
+}
+
 /// Addresses before services before networks: nothing is left that points to what is gone.
 fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
     let mut plan = Vec::new();
@@ -357,6 +388,7 @@ fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::RemoveService(*key));
         }
     }
+    plan.extend(old_names(current, desired));
     for key in current.network_ids.keys() {
         if !desired.network_ids.iter().any(|(wanted, _)| wanted == key) {
             plan.push(Operation::UnmapNetwork(*key));
@@ -409,6 +441,8 @@ mod tests {
                     }
                 }
                 Operation::SetTable(pool, table) => drop(current.tables.insert(pool, table)),
+                Operation::SetName(key, route) => drop(current.names.insert(key, route)),
+                Operation::RemoveName(key) => drop(current.names.remove(&key)),
                 Operation::SetService(key, service) => drop(current.services.insert(key, service)),
                 Operation::RemoveService(key) => drop(current.services.remove(&key)),
                 Operation::SetAddress(key, address) => drop(current.addresses.insert(key, address)),

@@ -159,6 +159,8 @@ impl Shape {
             MapType::Array | MapType::ArrayOfMaps => array(room, value, map.is_mmapable),
             MapType::PerCpuArray => per_cpu_array(room, value, cpus),
             MapType::LpmTrie => trie(used, [key, value]),
+            // A pointer each: the entries are few.
+            MapType::DevMap => array(room, 8, false),
             MapType::RingBuffer => ring_buffer(room),
         }
     }

@@ -19,6 +19,7 @@ use lb_common::{
         network::{Address, AddressKey, Network, NetworkKey},
         registry::RegistryKey,
         rule::{RuleKey, SET_BITS},
+        server_name::{NameKey, PoolRoute},
         service::{Service, ServiceKey},
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage},
         table,
@@ -28,6 +29,7 @@ use lb_common::{
 
 use super::{
     batch,
+    clones::Clones,
     counts::CountTable,
     doors::Doors,
     flow_lines::FlowLines,
@@ -88,6 +90,10 @@ pub struct Maps {
     /// What is counted; none of a data plane that is older than it is, and of maps that are opened beside others.
     pub counts: Option<CountTable>,
     quotas: Option<Quotas>,
+    /// Where frames are copied to. As [`Self::names`].
+    pub clones: Option<Clones>,
+    /// None of a data plane that is older than it is, and of maps that are opened beside others.
+    names: Option<HashMap<MapData, NameKey, u64>>,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
     /// None of a data plane that is older than it is.
@@ -119,7 +125,14 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::open_all(folder, HeldMaps::default())
+        let mut maps = Self::open_all(folder, HeldMaps::default())?;
+        maps.clones = Clones::open(folder)?;
+        let names = folder.join("SERVER_NAMES");
+        if names.exists() {
+            let names = MapData::from_pin(names).context("open the pinned map SERVER_NAMES")?;
+            maps.names = Some(Map::HashMap(names).try_into()?);
+        }
+        Ok(maps)
     }
 
     fn open_all(folder: &Path, held: HeldMaps) -> Result<Self> {
@@ -203,6 +216,8 @@ impl Maps {
             ipv6: None,
             counts: None,
             quotas: None,
+            clones: None,
+            names: None,
             verdicts: verdicts
                 .map(|map| Map::PerCpuArray(map).try_into())
                 .transpose()?,
@@ -237,6 +252,46 @@ impl Maps {
         self.maglev.let_go()?;
         self.rings.let_go()?;
         self.free_ids.let_go()
+    }
+
+    /// The names that the data plane knows.
+    ///
+    /// # Errors
+    ///
+    /// If the map cannot be read.
+    pub fn names(&self) -> Result<std::collections::HashMap<NameKey, PoolRoute>> {
+        let names = self.names.iter().flat_map(HashMap::iter);
+        let routes = names.map(|entry| {
+            let (key, route) = entry.context("read SERVER_NAMES")?;
+            Ok((key, PoolRoute::from_raw(route)))
+        });
+        routes.collect()
+    }
+
+    /// Sends the clients of a name to a pool.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub fn set_name(&mut self, key: &NameKey, route: PoolRoute) -> Result<()> {
+        let names = self
+            .names
+            .as_mut()
+            .context("there is no map SERVER_NAMES")?;
+        Ok(names.insert(key, &route.raw(), 0)?)
+    }
+
+    /// Forgets a name.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::set_name`].
+    pub fn remove_name(&mut self, key: &NameKey) -> Result<()> {
+        let names = self
+            .names
+            .as_mut()
+            .context("there is no map SERVER_NAMES")?;
+        Ok(names.remove(key)?)
     }
 
     /// The limits that the maps were made with.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Error, Result, anyhow, bail};
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData},
-    programs::{Program, ProgramError, ProgramInfo, Xdp},
+    programs::{Program, ProgramError, ProgramFd, ProgramInfo, Xdp},
 };
 use aya_log::EbpfLogger;
 use lb_common::maps::{
@@ -64,13 +64,16 @@ pub const NIC: &str = "lb_nic";
 /// The program of a cell's outer end.
 pub const CELL: &str = "lb_cell";
 
+/// The program of copies of frames; see [`super::clones`].
+pub(super) const EMIT: &str = "lb_emit";
+
 /// The program that fills queues of free ids; see [`super::ids`].
 pub(super) const FILL: &str = "lb_fill";
 /// The program that turns them around.
 pub(super) const TURN: &str = "lb_turn";
 
 /// Every program of the object.
-pub const PROGRAMS: [&str; 4] = [NIC, CELL, FILL, TURN];
+pub const PROGRAMS: [&str; 5] = [NIC, CELL, EMIT, FILL, TURN];
 
 /// The loaded object. Its programs are verified; nothing is attached yet.
 #[derive(Debug)]
@@ -221,6 +224,17 @@ impl Object {
     /// If the object has no such program.
     pub fn program(&mut self, name: &str) -> Result<&mut Xdp> {
         program(&mut self.ebpf, name)
+    }
+
+    /// The descriptor of a program.
+    ///
+    /// # Errors
+    ///
+    /// If the object has no such program.
+    pub(super) fn descriptor(&self, name: &str) -> Result<&ProgramFd> {
+        let program = self.ebpf.program(name);
+        let program = program.with_context(|| format!("the eBPF object has no program {name}"))?;
+        Ok(program.fd()?)
     }
 
     /// What the kernel knows of a program.

@@ -92,9 +92,15 @@ impl SpliceTable {
 
     /// The splice of the flow with this id and word, if it has one.
     pub fn get(&self, id: u32, word: FlowState) -> Option<Splice> {
+        if !word.is_spliced() {
+            return None;
+        }
+        let binding = self.bindings.read(id)?;
+        if binding.is_bound(word.generation()) {
+            return Some(binding.as_splice(id, word.generation()));
+        }
         let splice = self.splices.read(self.number(id)?)?;
-        let is_its = word.is_spliced() && splice.owner == owner(id, word.generation());
-        is_its.then_some(splice)
+        (splice.owner == owner(id, word.generation())).then_some(splice)
     }
 
     fn number(&self, id: u32) -> Option<u32> {
@@ -170,7 +176,7 @@ impl SpliceTable {
     pub fn backend_syn_ack(&self, id: u32) -> BackendSynAck {
         let binding = self.bindings.read(id).unwrap_or_default();
         BackendSynAck {
-            time: binding.backend_time,
+            time: binding.time,
             mss: binding.backend_mss,
         }
     }

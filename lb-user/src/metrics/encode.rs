@@ -73,6 +73,7 @@ impl Collector for MetricsSnapshot {
         write(families::RINGS, &self.rings, to)?;
         write(families::QUOTAS, &self.quotas, to)?;
         write(families::FRAMES, &self.frames, to)?;
+        write(families::HELLOS, &self.hellos, to)?;
         write(families::REASONS, &self.reasons, to)?;
         write(families::SNAT, &self.snat, to)?;
         write(families::SERVICES, &self.services, to)?;

@@ -5,7 +5,7 @@
 use prometheus_client::metrics::MetricType;
 
 use super::rows::{
-    AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, InstanceRow, InterfaceRow,
+    AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, HelloRow, InstanceRow, InterfaceRow,
     NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, RefusalRow, ReloadRow, RequestRow,
     RingRow, ServiceRow, SharedRow, SnatRow, ThreadRow,
 };
@@ -150,6 +150,12 @@ metrics! {
     }
 }
 
+metrics! {
+    HELLOS: HelloRow {
+        counter "lb_hellos_total" "ClientHellos to shared VIPs with late_binding, by what XDP made of them." = |row| row.count;
+    }
+}
+
 /// A reason that has none yet has no sample.
 fn some(count: u64) -> Option<u64> {
     (count > 0).then_some(count)
@@ -279,6 +285,7 @@ mod tests {
             of(RINGS),
             of(QUOTAS),
             of(FRAMES),
+            of(HELLOS),
             of(REASONS),
             of(SNAT),
             of(SERVICES),

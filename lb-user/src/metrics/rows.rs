@@ -127,6 +127,13 @@ row! {
 }
 
 row! {
+    /// Hellos to shared VIPs with `late_binding`.
+    struct HelloRow { network: String, end: &'static str } {
+        count: u64,
+    }
+}
+
+row! {
     /// Frames that were not served, for a reason.
     struct ReasonRow { network: String, hook: &'static str, reason: &'static str } {
         dropped: u64,

@@ -7,7 +7,7 @@ use lb_common::{
     conntrack::FlowState,
     maps::{MAX_NETWORKS, quota, usage},
     verdict::{
-        Counters, DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter,
+        Counters, DropReason, HELLO_ENDS, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter,
         refusal_slot,
     },
 };
@@ -19,9 +19,9 @@ use super::{
     report::ControlReport,
     rising::{Rising, Width},
     rows::{
-        AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, InstanceRow, InterfaceRow,
-        NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, ReloadRow, RequestRow, RingRow,
-        ServiceRow, SharedRow, SnatRow, ThreadRow,
+        AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, HelloRow, InstanceRow,
+        InterfaceRow, NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, ReloadRow, RequestRow,
+        RingRow, ServiceRow, SharedRow, SnatRow, ThreadRow,
     },
 };
 use crate::{
@@ -51,6 +51,7 @@ pub(super) struct MetricsSnapshot {
     pub(super) rings: Vec<RingRow>,
     pub(super) quotas: Vec<QuotaRow>,
     pub(super) frames: Vec<FramesRow>,
+    pub(super) hellos: Vec<HelloRow>,
     pub(super) reasons: Vec<ReasonRow>,
     pub(super) snat: Vec<SnatRow>,
     pub(super) services: Vec<ServiceRow>,
@@ -394,6 +395,13 @@ fn add_verdicts(network: &str, hook: Hook, counters: &Counters, snapshot: &mut M
         count,
     });
     snapshot.frames.extend(rows);
+    let hellos = HELLO_ENDS.map(|(slot, end)| HelloRow {
+        network: network.to_owned(),
+        end,
+        count: counter(counters, slot),
+    });
+    let hellos = hellos.into_iter().filter(|row| row.count > 0);
+    snapshot.hellos.extend(hellos);
 }
 
 /// What became of the clients of a shared VIP. The names that they requested are no labels.

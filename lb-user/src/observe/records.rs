@@ -86,6 +86,9 @@ pub struct NetworkStatus {
     /// Beginnings and ends of their flows that are missing in the flow log, because they came faster
     /// than it is written.
     pub unreported: u64,
+    /// Their ClientHellos to shared VIPs with `late_binding`, by what XDP has made of them; none of those that there are
+    /// none of.
+    pub hellos: BTreeMap<&'static str, u64>,
     /// "Too big" from their side whose MTU was raised to 1280 bytes before it went to a backend: so many
     /// packets met a path of less, which only `mss` can serve.
     pub icmp_floor: u64,

@@ -10,7 +10,10 @@ use lb_common::{
         half_open::{self, FIRST, HEAD, SIZE},
         quota, usage,
     },
-    verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
+    verdict::{
+        Counters, DropReason, HELLO_ENDS, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter,
+        refusal_slot,
+    },
 };
 use rtnetlink::Handle;
 
@@ -113,6 +116,7 @@ impl Observer {
                     udp_flows: self.ring(id, true, network.udp_flows, now)?,
                     unrested: counter(&counters, UNRESTED),
                     unreported: counter(&counters, UNREPORTED),
+                    hellos: hellos(&counters),
                     icmp_floor: counter(&counters, MTU_RAISED),
                 });
             }
@@ -249,6 +253,13 @@ fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatu
         taken,
         lifetime_seconds: oldest.filter(|_| full).map(Seconds::from_millis),
     }
+}
+
+/// Those that there are.
+fn hellos(counters: &Counters) -> BTreeMap<&'static str, u64> {
+    let ends = HELLO_ENDS.into_iter();
+    let ends = ends.map(|(slot, end)| (end, counter(counters, slot)));
+    ends.filter(|(_, count)| *count > 0).collect()
 }
 
 #[cfg(test)]

@@ -106,6 +106,7 @@ pub(crate) fn network(name: &str) -> NetworkStatus {
         udp_flows: RingStatus::default(),
         unrested: 0,
         unreported: 0,
+        hellos: BTreeMap::new(),
         icmp_floor: 0,
     }
 }

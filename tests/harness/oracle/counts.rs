@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, iter};
 use anyhow::{Context as _, Result, ensure};
 use lb_common::{
     maps::half_open::{self, HEAD},
-    verdict::{DropReason, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter, refusal_slot},
+    verdict::{
+        DropReason, HELLO_ENDS, Hook, MTU_RAISED, UNREPORTED, UNRESTED, Verdict, counter,
+        refusal_slot,
+    },
 };
 use lb_user::{
     control::apply::read_ids,
@@ -56,7 +59,10 @@ impl Counts {
             ("unrested", UNRESTED),
             ("unreported", UNREPORTED),
             ("icmp_floor", MTU_RAISED),
-        ] {
+        ]
+        .into_iter()
+        .chain(HELLO_ENDS.map(|(slot, end)| (end, slot)))
+        {
             self.add(format!("{place} {name}"), counter(&counters, slot));
         }
         Ok(())

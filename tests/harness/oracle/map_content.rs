@@ -49,6 +49,8 @@ impl RawMap {
                 keys.try_for_each(|key| self.remove(&key))
             }
             MapType::ArrayOfMaps => self.remove_maps(),
+            MapType::DevMap => (0..self.room)
+                .try_for_each(|index| self.set(&index.to_ne_bytes(), &vec![0; self.value])),
             MapType::RingBuf => self.records().map(drop),
             other => bail!("nothing says how to clear a map of type {other:?}"),
         }
@@ -87,6 +89,17 @@ impl RawMap {
                 let pair =
                     |key: Vec<u8>| Ok((key.clone(), self.get(&key)?.context("a key is gone")?));
                 keys.map(pair).collect()
+            }
+            // The interfaces: the program of each is another one in each data plane.
+            MapType::DevMap => {
+                let mut content = Content::new();
+                for index in 0..self.room {
+                    if let Some(mut value) = self.get(&index.to_ne_bytes())? {
+                        value.truncate(size_of::<u32>());
+                        content.insert(place(index), value);
+                    }
+                }
+                Ok(content)
             }
             MapType::Queue => {
                 let values = iter::from_fn(|| self.pop().transpose());
@@ -151,6 +164,14 @@ impl RawMap {
                 let last = self.room - 1;
                 self.set(&last.to_ne_bytes(), &map.descriptor()?.to_ne_bytes())?;
                 self.remove(&first.to_ne_bytes())
+            }
+            // It takes interfaces that there are: the loopback.
+            MapType::DevMap => {
+                let loopback = [1_u32, 0].map(u32::to_ne_bytes).concat();
+                let places = [0, self.room - 1];
+                places
+                    .iter()
+                    .try_for_each(|index| self.set(&index.to_ne_bytes(), &loopback))
             }
             // Only programs write them.
             MapType::RingBuf => Ok(()),

@@ -3,6 +3,8 @@
 //! Fields that no test reads are left out; what is here must be there, so a renamed field is a
 //! failure.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -83,6 +85,8 @@ pub struct Network {
     pub quotas: Vec<Quota>,
     /// Ids that were given to its clients' flows before they had rested.
     pub unrested: u64,
+    /// What XDP has made of its clients' hellos.
+    pub hellos: BTreeMap<String, u64>,
     /// ICMP errors of its clients' side whose MTU was raised for the backend.
     pub icmp_floor: u64,
     /// The places of its clients' half-open flows.

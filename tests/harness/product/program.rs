@@ -23,7 +23,7 @@ use lb_common::{
     },
     rate::{Bucket, QUESTIONS, REFUSALS, Rates},
     reject::v4::Answers,
-    verdict::{DropReason, Hook, MTU_RAISED, SLOTS, Verdict, counter, refusal_slot},
+    verdict::{DropReason, HELLO_ENDS, Hook, MTU_RAISED, SLOTS, Verdict, counter, refusal_slot},
 };
 use lb_user::{
     config::{self, Config, Limits},
@@ -512,6 +512,7 @@ fn verdict(slot: u32) -> &'static str {
         .into_iter()
         .map(|(verdict, label)| (verdict.slot(), label))
         .chain([(MTU_RAISED, "icmp_floor")])
+        .chain(HELLO_ENDS)
         .find(|(known, _)| *known == slot)
         .map(|(_, label)| label);
     let mut drops = DropReason::ALL.iter();

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     oracle::observe,
-    product::lb::Lb,
+    product::{config::Keys, lb::Lb},
     servers::teller::{Teller, ask},
     topology::{Host, Topology},
     traffic::{
@@ -22,6 +22,7 @@ use lb_tests::{
 use crate::{
     handoff::connections::{HANDED_OVER, hears_the_end, outcomes},
     proxy::{
+        bind::hellos,
         pipe::carry,
         relayed::{PORT, SHARED, wait_for},
         sni::{NAMES, ROUTES, config, counted},
@@ -52,12 +53,40 @@ fn much(number: u64) -> u64 {
 /// hand-over, in it or after it.
 #[privileged_test]
 fn b15_loss_disorder_and_duplicates_change_nothing() -> Result<()> {
+    in_trouble(ROUTES.into(), |lb| {
+        let outcomes = outcomes(lb)?;
+        let routed = counted(lb, "routed")?;
+        println!("{outcomes:?}");
+        assert_eq!(outcomes.values().sum::<u64>(), routed);
+        let handed_over = outcomes[HANDED_OVER];
+        ensure!(
+            handed_over * 100 >= routed * 90,
+            "{handed_over} of {routed}"
+        );
+        Ok(())
+    })
+}
+
+/// The same where XDP opens each connection: nothing but the client repeats what was lost of it on the way.
+#[privileged_test]
+fn loss_disorder_and_duplicates_change_nothing_of_what_xdp_opens() -> Result<()> {
+    in_trouble(Keys::from("late_binding: always").with(ROUTES), |lb| {
+        let hellos = hellos(lb)?;
+        println!("{hellos:?}");
+        let all = CARRIERS + u64::try_from(AT_ONCE * EACH)?;
+        ensure!(hellos["bound"] * 100 >= all * 90, "{hellos:?} of {all}");
+        Ok(())
+    })
+}
+
+/// Carries bytes and makes short connections in trouble; `check` looks at what `lb` counts.
+fn in_trouble(sni: Keys, check: impl FnOnce(&Lb<'_>) -> Result<()>) -> Result<()> {
     let topology = Topology::poc()?;
     let [client, carrier, node] = [topology.client(), &topology.nodes[0], &topology.nodes[1]];
     let line = Line::new(client, SHARED, carrier, PORT)?.saying(named(NAMES[0].as_bytes()));
     let _teller =
         Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), NAMES[1])?;
-    let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
+    let lb = Lb::start(&topology, &config(&topology, sni))?;
     let ends = [client, carrier, node];
     let before = broken(&ends)?;
     let trouble = topology.trouble(OUT_OF)?;
@@ -71,20 +100,13 @@ fn b15_loss_disorder_and_duplicates_change_nothing() -> Result<()> {
 
     let made = trouble.each_ref().map(|trouble| trouble.made());
     drop(trouble);
-    let outcomes = outcomes(&lb)?;
-    println!("lost, late, doubled {made:?}; {outcomes:?}");
+    println!("lost, late, doubled {made:?}");
     let discarded = ends.map(|host| observe::sacks_discarded(&host.netns));
     println!("wrong SACKs: {discarded:?}");
     for count in made.as_flattened() {
         ensure!(*count > 20, "there was no trouble: {made:?}");
     }
-    let routed = counted(&lb, "routed")?;
-    assert_eq!(outcomes.values().sum::<u64>(), routed);
-    let handed_over = outcomes[HANDED_OVER];
-    ensure!(
-        handed_over * 100 >= routed * 90,
-        "{handed_over} of {routed}"
-    );
+    check(&lb)?;
     assert_eq!(broken(&ends)?, before);
     for host in ends {
         let discarded = observe::sacks_discarded(&host.netns)?;

@@ -1,6 +1,7 @@
 //! Shared VIPs, by SNI and by Host: routes, limits, the PROXY protocol, real clients and servers.
 
 mod access;
+pub(crate) mod bind;
 mod clients;
 mod cookies;
 pub(crate) mod guard;

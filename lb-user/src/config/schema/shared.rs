@@ -14,7 +14,7 @@ use crate::config::{
     place::{At, Location, quote},
     problem::Findings,
     server_names::whole,
-    shared::{Balance, Ech, MAX_HEADER, MAX_HELLO, SynCookies},
+    shared::{Balance, Ech, LateBinding, MAX_HEADER, MAX_HELLO, SynCookies},
     yaml::{Kind, Node},
 };
 
@@ -40,6 +40,10 @@ section! {
         /// How a client's SYN is answered: `never` by a SYN cookie, but by the kernel, as on a host network; or `always`, by
         /// XDP, so that nothing is kept of a client before its first bytes, and a flood of SYNs costs others nothing.
         optional syn_cookies: WhenCookies = "always",
+        /// How a connection to a name's pool is opened: `never` by XDP, but by the process; or `always`, by XDP, where the
+        /// ClientHello came in one segment and its name goes to one pool over IPv4 for every client: the fastest way, and one
+        /// that needs no running process. What XDP leaves goes to the process. Only with `syn_cookies: always`.
+        optional late_binding: WhenBound = "never",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
         /// one is refused. `allow` must let the proxies in.
@@ -151,6 +155,7 @@ kinds! {
     Protocols("list of texts"): List<At<String>> = all_checked(check_protocol);
     OnEch("word"): Option<At<Ech>> = word(&[Ech::Route, Ech::Count, Ech::Deny]);
     WhenCookies("word"): Option<At<SynCookies>> = word(&[SynCookies::Never, SynCookies::Always]);
+    WhenBound("word"): Option<At<LateBinding>> = word(&[LateBinding::Never, LateBinding::Always]);
     RequestBalance("word"): Option<At<Balance>> = word(&[Balance::Client, Balance::Host]);
     /// Whether it is to https, or what is reported.
     Redirect("word"): Option<At<bool>> = only_word("https");

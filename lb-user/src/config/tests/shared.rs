@@ -59,6 +59,7 @@ fn what_is_left_out_has_its_default() {
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
         syn_cookies: SynCookies::Always,
+        late_binding: LateBinding::Never,
         proxies: Vec::new(),
     };
     assert_eq!(sni, Target::Sni(expected));
@@ -90,7 +91,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
          from: [192.168.203.0/25], pool: kas-a }, { no_name: true, alpn: [h2], from: [192.168.203.128/25], pool: kas-a }, \
          { cluster_ids: [8f3c, \"b c\"], proxies: [10.1.0.0/16], pool: kas-a }], proxy_protocol_from: [192.168.203.7/32, 10.0.0.0/8], \
          no_name: { pool: kas-a }, no_match: close, ech: deny, \
-         hello_timeout: 300ms, max_hello: 2048, syn_cookies: never }",
+         hello_timeout: 300ms, max_hello: 2048, syn_cookies: never, late_binding: never }",
     );
     let config = parse("lb.yaml", &text).unwrap();
     let expected = Sni {
@@ -119,6 +120,7 @@ fn everything_can_be_said_and_is_said_again_when_it_is_written_out() {
         hello_timeout: Duration::from_millis(300),
         max_hello: 2048,
         syn_cookies: SynCookies::Never,
+        late_binding: LateBinding::Never,
         proxies: vec![
             "192.168.203.7/32".parse().unwrap(),
             "10.0.0.0/8".parse().unwrap(),
@@ -180,6 +182,11 @@ fn routes_have_names_and_lead_somewhere() {
     let route = ".sni.routes[0]";
     let one = |route: &str| format!("sni: {{ routes: [{route}] }}");
     refused_target("sni: {}", ".sni.routes", "missing; this key is required");
+    refused_target(
+        "sni: { syn_cookies: never, late_binding: always, routes: [{ names: [a.b], pool: kas-a }] }",
+        ".sni.late_binding",
+        "needs syn_cookies: always",
+    );
     refused_target(&one(""), ".sni.routes", "found an empty list");
     refused_target(&one("{ pool: kas-a }"), route, "found no name");
     refused_target(&one("{ names: [a.b] }"), route, "no destination");

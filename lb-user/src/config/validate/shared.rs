@@ -16,7 +16,7 @@ use crate::config::{
     place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{AnyOrPrefixes, RawNameRoute, RawOtherwise, RawService, RawSni},
-    shared::{Http, NameRoute, Otherwise, Sni, Target, To},
+    shared::{Http, LateBinding, NameRoute, Otherwise, Sni, SynCookies, Target, To},
 };
 
 /// The clients of a shared VIP.
@@ -40,6 +40,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
     if let Some(At { value, .. }) = sni {
         let proxies = proxies(named, value.proxy_protocol_from.as_ref(), findings);
         check_clusters(value, findings);
+        check_late_binding(value, findings);
         // A proxy may have clients of both families.
         let clients = match value.proxy_protocol_from {
             Some(_) => &any()[..],
@@ -53,6 +54,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             hello_timeout: value_of(&value.hello_timeout),
             max_hello: value_of(&value.max_hello),
             syn_cookies: value_of(&value.syn_cookies),
+            late_binding: value_of(&value.late_binding),
             proxies,
         }));
     }
@@ -68,6 +70,19 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
         }));
     }
     pool.as_ref().map(|at| Target::Pool(at.value.clone()))
+}
+
+/// XDP opens connections of clients whose SYNs it has answered.
+fn check_late_binding(sni: &RawSni, findings: &mut Findings) {
+    let is_never = value_of(&sni.syn_cookies) == SynCookies::Never;
+    if let Some(At { value, place }) = &sni.late_binding
+        && *value == LateBinding::Always
+        && is_never
+    {
+        let words = "late_binding: always needs syn_cookies: always, since XDP opens the connections of clients \
+                     that it has answered itself";
+        findings.add(place, words);
+    }
 }
 
 /// Every mention of a pool.

@@ -1,0 +1,169 @@
+//! Where the client of a hello goes, by the name in it.
+//!
+//! Each step is a subprogram, which the verifier walks once, and which finds the hello in its slot.
+
+use lb_common::{
+    client_hello::glance::{self, HelloBytes, MAX_GLANCE, NamePlace, SeenExtensions},
+    maps::{
+        hello::HelloSlot,
+        server_name::{MAX_NAME_BYTES, NameKey, PoolRoute, UNDER, first_label},
+    },
+    verdict::{HELLO_UNREAD, HELLO_UNROUTED},
+};
+
+use crate::maps::{HELLO_SLOTS, SERVER_NAMES};
+
+/// The bytes in a slot that this CPU has.
+struct SlotBytes(*const HelloSlot);
+
+impl HelloBytes for SlotBytes {
+    #[inline(always)]
+    fn byte(&self, at: u32) -> u8 {
+        // SAFETY: a live value of an array map, whose claim the caller of the subprogram has.
+        let bytes = unsafe { &raw const (*self.0).bytes }.cast::<u8>();
+        let byte = bytes.wrapping_add((at & (MAX_GLANCE - 1)) as usize);
+        // SAFETY: inside of it: the slot has more bytes than a glance takes (asserted below).
+        unsafe { byte.read_volatile() }
+    }
+}
+
+const _: () = assert!(MAX_GLANCE <= lb_common::maps::hello::MAX_HELLO_BYTES);
+
+/// The route of the hello in the slot with this index, to this service; or what its client is counted as, that goes to
+/// userspace.
+#[inline(always)]
+pub(super) fn route(index: u32, service: u16) -> Result<PoolRoute, u32> {
+    let route = PoolRoute::from_raw(lb_route(index, service.into()));
+    match route.pool {
+        0 => Err(route.flags.into()),
+        _ => Ok(route),
+    }
+}
+
+/// [`find`], as [`PoolRoute::raw`]; what the client is counted as stands where the flags would, of no pool.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_route(index: u32, service: u32) -> u64 {
+    let route = find(index, service).unwrap_or_else(|note| PoolRoute {
+        flags: note as u16,
+        ..PoolRoute::default()
+    });
+    route.raw()
+}
+
+#[inline(always)]
+fn find(index: u32, service: u32) -> Result<PoolRoute, u32> {
+    let Some(NamePlace {
+        name_at,
+        name_length,
+    }) = seen(lb_glance(index))
+    else {
+        return Err(HELLO_UNREAD);
+    };
+    let (at, length) = (name_at.into(), name_length.into());
+    if length > MAX_NAME_BYTES {
+        return Err(HELLO_UNROUTED);
+    }
+    let exact = lb_name(index, at, length, service, 0);
+    let mut route = PoolRoute::from_raw(exact);
+    if exact == 0 {
+        let label = lb_label(index, at, length);
+        if label == 0 {
+            return Err(HELLO_UNROUTED);
+        }
+        let (at, length) = (at + label + 1, length - label - 1);
+        route = PoolRoute::from_raw(lb_name(index, at, length, service, UNDER));
+    }
+    match route.pool {
+        0 => Err(HELLO_UNROUTED),
+        _ => Ok(route),
+    }
+}
+
+/// What [`lb_glance`] has returned.
+#[inline(always)]
+const fn seen(number: u32) -> Option<NamePlace> {
+    let seen = NamePlace {
+        name_at: (number >> 16) as u16,
+        name_length: number as u16,
+    };
+    if seen.name_length == 0 {
+        None
+    } else {
+        Some(seen)
+    }
+}
+
+/// [`glance::glance`] at the hello in the slot with this index: the place of the name above its length, or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_glance(index: u32) -> u32 {
+    let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) else {
+        return 0;
+    };
+    let bytes = SlotBytes(slot);
+    // SAFETY: a live value of an array map, whose claim the caller has.
+    let [length, _] = unsafe { (*slot).head.lengths };
+    // SAFETY: as above.
+    let seen = unsafe { &raw mut (*slot).seen };
+    // SAFETY: as above.
+    unsafe { seen.write(SeenExtensions::default()) };
+    let next = |at, end| Some(lb_extension(index, at, end)).filter(|&next| next != 0);
+    if !glance::walk(&bytes, length.into(), next) {
+        return 0;
+    }
+    // SAFETY: as above.
+    let seen = unsafe { seen.read_volatile() };
+    match seen.glance(&bytes) {
+        Some(seen) => u32::from(seen.name_at) << 16 | u32::from(seen.name_length),
+        None => 0,
+    }
+}
+
+/// [`glance::extension`] at a place of the hello in the slot with this index; or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_extension(index: u32, at: u32, end: u32) -> u32 {
+    let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) else {
+        return 0;
+    };
+    // SAFETY: as in `lb_glance`, which has no reference to it meanwhile.
+    let seen: &mut SeenExtensions = unsafe { &mut (*slot).seen };
+    glance::extension(&SlotBytes(slot), at, end, seen).unwrap_or(0)
+}
+
+/// [`first_label`] of a name; or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_label(index: u32, at: u32, length: u32) -> u32 {
+    let slot = HELLO_SLOTS.get_ptr(index);
+    slot.and_then(|slot| first_label(&SlotBytes(slot), at, length))
+        .unwrap_or(0)
+}
+
+/// The route of a name of this service, or of what is under it, as [`PoolRoute::raw`]; 0 if there is none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_name(index: u32, at: u32, length: u32, service: u32, kind: u32) -> u64 {
+    let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) else {
+        return 0;
+    };
+    // SAFETY: a live value of an array map, whose claim the caller has; the bytes are read by other pointers, and are not
+    // in there.
+    let key: &mut NameKey = unsafe { &mut (*slot).name };
+    key.service = service as u16;
+    key.kind = kind;
+    key.set_name(&SlotBytes(slot.cast_const()), at, length);
+    let mark = key.mark();
+    let Some(route) = SERVER_NAMES.get_ptr(&*key) else {
+        return 0;
+    };
+    // SAFETY: a value of a map that this program has looked up; aligned.
+    let route = unsafe { route.read_volatile() };
+    // The memory of a removed name is the next one's that is written.
+    if PoolRoute::from_raw(route).mark == mark {
+        route
+    } else {
+        0
+    }
+}

@@ -21,7 +21,7 @@ use lb_common::maps::{
 use log::{Log, Metadata, Record};
 
 use super::pins::Pins;
-use crate::config::Limits;
+use crate::{config::Limits, system::heap};
 
 /// The object, as it was built with this crate.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"));
@@ -158,6 +158,7 @@ impl Object {
             "the kernel verified the programs in {} ms",
             verified_in.as_millis()
         );
+        heap::trim();
         Ok(Self { ebpf, verified_in })
     }
 

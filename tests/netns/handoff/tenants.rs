@@ -2,6 +2,7 @@
 //! names: FEATURES B15, and how long clients are held by a hand-over.
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
     thread,
     time::Duration,
@@ -38,35 +39,11 @@ const HELD: &str = "the client's segments were held during the hand-over microse
 #[privileged_test]
 fn b15_two_tenants_are_handed_over_side_by_side() -> Result<()> {
     let trunk = Trunk::build()?;
-    let mut tellers = Vec::new();
-    for (tenant, port) in TENANTS {
-        for (node, name) in trunk.nodes.iter().zip(NAMES) {
-            let at = SocketAddrV4::new(node.address, port);
-            let called = format!("{name} of {tenant}");
-            tellers.push(Teller::start_listening(&node.netns, at, &called)?);
-        }
-    }
-    let mut lb = Lb::start_through(&trunk, &config(&trunk.nodes), &["env", LOG])?;
-    let all: u16 = match std::env::var_os("LB_TEST_LONG") {
-        Some(_) => 10_000,
-        None => 1000,
-    };
+    let _tellers = tellers(&trunk)?;
+    let mut lb = Lb::start_through(&trunk, &config(&trunk.nodes, "never"), &["env", LOG])?;
+    let all = all();
     let each = all / 2 / AT_ONCE;
-    thread::scope(|scope| {
-        let load = |(tenant, number): (usize, u16)| {
-            let (called, _) = TENANTS[tenant];
-            let client = trunk.tenants[tenant].client();
-            let come = move || ask_all(client.address, called, number * each..(number + 1) * each);
-            scope.spawn(move || client.netns.inside(come)?)
-        };
-        let both = (0..AT_ONCE).flat_map(|number| [(0, number), (1, number)]);
-        let loads: Vec<_> = both.map(load).collect();
-        let mut ended = loads.into_iter().map(|load| {
-            let ended = load.join();
-            ended.map_err(|_| anyhow!("a client panicked"))?
-        });
-        ended.try_for_each(|ended| ended)
-    })?;
+    come_all(&trunk, each)?;
 
     let status = lb.tell(&["status", "-o", "json"])?.done()?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
@@ -101,8 +78,66 @@ fn b15_two_tenants_are_handed_over_side_by_side() -> Result<()> {
     wait_for(&lb, 0)
 }
 
+/// The same where XDP opens the connections, from VLANs of one NIC: the process has nothing to do with any.
+#[privileged_test]
+fn two_tenants_are_bound_side_by_side() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let _tellers = tellers(&trunk)?;
+    let lb = Lb::start(&trunk, &config(&trunk.nodes, "always"))?;
+    let each = all() / 2 / AT_ONCE;
+    come_all(&trunk, each)?;
+    let bound = BTreeMap::from([("bound".to_owned(), u64::from(each * AT_ONCE))]);
+    let status = lb.status()?;
+    for (tenant, _) in TENANTS {
+        let mut networks = status.networks.iter();
+        let found = networks.find(|network| network.name == tenant);
+        assert_eq!(found.context("the tenant's network")?.hellos, bound);
+    }
+    wait_for(&lb, 0)
+}
+
+/// Connections in a test.
+fn all() -> u16 {
+    match std::env::var_os("LB_TEST_LONG") {
+        Some(_) => 10_000,
+        None => 1000,
+    }
+}
+
+/// A server for each name of each tenant.
+fn tellers(trunk: &Trunk) -> Result<Vec<Teller>> {
+    let mut tellers = Vec::new();
+    for (tenant, port) in TENANTS {
+        for (node, name) in trunk.nodes.iter().zip(NAMES) {
+            let at = SocketAddrV4::new(node.address, port);
+            let called = format!("{name} of {tenant}");
+            tellers.push(Teller::start_listening(&node.netns, at, &called)?);
+        }
+    }
+    Ok(tellers)
+}
+
+/// Clients of both tenants come at the same time, each with so many connections.
+fn come_all(trunk: &Trunk, each: u16) -> Result<()> {
+    thread::scope(|scope| {
+        let load = |(tenant, number): (usize, u16)| {
+            let (called, _) = TENANTS[tenant];
+            let client = trunk.tenants[tenant].client();
+            let come = move || ask_all(client.address, called, number * each..(number + 1) * each);
+            scope.spawn(move || client.netns.inside(come)?)
+        };
+        let both = (0..AT_ONCE).flat_map(|number| [(0, number), (1, number)]);
+        let loads: Vec<_> = both.map(load).collect();
+        let mut ended = loads.into_iter().map(|load| {
+            let ended = load.join();
+            ended.map_err(|_| anyhow!("a client panicked"))?
+        });
+        ended.try_for_each(|ended| ended)
+    })
+}
+
 /// The pools of both tenants, and a service for each on one VIP.
-fn config(nodes: &[Host]) -> Config {
+fn config(nodes: &[Host], late_binding: &str) -> Config {
     let networks = Config::new()
         .mgmt()
         .network("t1", |t1| t1.tenant(2003, "192.168.203.0/24"))
@@ -117,7 +152,9 @@ fn config(nodes: &[Host]) -> Config {
         config.service(&format!("of-{tenant}"), |service| {
             let route = |name: &str| json!({ "names": [name], "pool": pool(name) });
             let routes = NAMES.map(route);
-            service.on(tenant).tcp(SHARED).set("sni.routes", routes)
+            let service = service.on(tenant).tcp(SHARED);
+            let service = service.set("sni.late_binding", late_binding);
+            service.set("sni.routes", routes)
         })
     })
 }

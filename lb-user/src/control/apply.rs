@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
     counts, half_open,
-    network::{NETWORK_STOPPED, Network},
+    network::NETWORK_STOPPED,
     registry::RegistryKey,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
 };
@@ -26,8 +26,8 @@ use super::{
 use crate::{
     config::Limits,
     dataplane::{
-        flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps, object::Object, readings::Readings,
-        snat_ports::lots,
+        clones::Clones, flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps, object::Object,
+        readings::Readings, snat_ports::lots,
     },
     model::{
         maglev::MaglevTable,
@@ -48,6 +48,7 @@ pub struct Live {
     pub(super) maps: Maps,
     /// The tables of pools that were built last.
     pub(super) built: BuiltTables,
+    clones: Clones,
     /// The tables in the maps, as far as they were read or written since [`Self::let_go`].
     tables: HashMap<u32, MaglevTable>,
     /// The registry, if it was read or written since then.
@@ -66,6 +67,7 @@ impl Live {
         Self {
             maps,
             built: BuiltTables::default(),
+            clones: Clones::default(),
             tables: HashMap::new(),
             registered: None,
             backends: BTreeMap::new(),
@@ -246,7 +248,7 @@ impl Live {
     ///
     /// If a map cannot be read.
     pub fn current(&mut self, ids: &Ids) -> Result<Current> {
-        let maps = &mut self.maps;
+        let maps = &self.maps;
         let mut current = Current {
             network_ids: maps
                 .network_ids
@@ -263,7 +265,7 @@ impl Live {
         for (_, id) in ids.of(Kind::Network) {
             let id = u16::try_from(id)?;
             let record = maps.networks.get(&u32::from(id), 0)?;
-            note_nic(maps, id, &record);
+            self.clones.note(id, &record);
             current.networks.insert(id, record);
             for index in [false, true].map(|udp| half_open::index(id, udp)) {
                 if let Some(places) = maps.ring_places(index)? {
@@ -336,9 +338,7 @@ impl Live {
                 }
             }
         }
-        if let Some(clones) = &mut self.maps.clones {
-            clones.write(object)?;
-        }
+        self.clones.write(object, self.maps.folder())?;
         self.open_doors()
     }
 
@@ -435,7 +435,7 @@ impl Live {
             Operation::SetQuota(index, most) => maps.quotas()?.set_most(*index, *most)?,
             Operation::SetNetwork(id, network) => {
                 maps.networks.set(u32::from(*id), network, 0)?;
-                note_nic(maps, *id, network);
+                self.clones.note(*id, network);
             }
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
@@ -566,11 +566,4 @@ pub fn read_ids(maps: &Maps) -> Result<Ids> {
         ids.insert(Kind::Label, &address.to_string(), index);
     }
     Ok(ids)
-}
-
-/// Notes for copies of frames where a network is.
-fn note_nic(maps: &mut Maps, id: u16, network: &Network) {
-    if let Some(clones) = &mut maps.clones {
-        clones.note(id, network);
-    }
 }

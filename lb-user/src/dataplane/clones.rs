@@ -13,9 +13,9 @@ use super::object::{EMIT, Object};
 
 const NAME: &str = "CLONES";
 
-/// The map of NICs.
+/// What the map of NICs is to have.
+#[derive(Debug, Default)]
 pub struct Clones {
-    map: DevMap<MapData>,
     /// The interfaces of networks that have SNAT addresses, by the networks' ids.
     nics: BTreeMap<u16, u32>,
     /// What was written last.
@@ -23,24 +23,6 @@ pub struct Clones {
 }
 
 impl Clones {
-    /// Opens the map that is pinned in `folder`; none of a data plane that is older than it is.
-    ///
-    /// # Errors
-    ///
-    /// If the kernel refuses it.
-    pub fn open(folder: &Path) -> Result<Option<Self>> {
-        let pin = folder.join(NAME);
-        if !pin.exists() {
-            return Ok(None);
-        }
-        let map = MapData::from_pin(pin).context("open the pinned map CLONES")?;
-        Ok(Some(Self {
-            map: Map::DevMap(map).try_into()?,
-            nics: BTreeMap::new(),
-            written: None,
-        }))
-    }
-
     /// Notes where a network is.
     pub fn note(&mut self, id: u16, network: &Network) {
         let has_backends = network.snat_count > 0 && network.ifindex != 0;
@@ -50,17 +32,24 @@ impl Clones {
         }
     }
 
-    /// Writes the NICs that have been noted, with the program of `object`. Of more than there is room for, and of those that
+    /// Writes the NICs that have been noted into the map that is pinned in `folder`, with the program of `object`. Of more than there is room for, and of those that
     /// are gone, backends get nothing from the data plane that has no room in their own frames.
     ///
     /// # Errors
     ///
-    /// If the object has no such program.
-    pub fn write(&mut self, object: &Object) -> Result<()> {
+    /// If the object has no such program, or the kernel refuses the map.
+    pub fn write(&mut self, object: &Object, folder: &Path) -> Result<()> {
         let nics: BTreeSet<u32> = self.nics.values().copied().collect();
         if self.written.as_ref() == Some(&nics) {
             return Ok(());
         }
+        let pin = folder.join(NAME);
+        // A data plane that is older has none.
+        if !pin.exists() {
+            return Ok(());
+        }
+        let map = MapData::from_pin(pin).context("open the pinned map CLONES")?;
+        let mut map: DevMap<MapData> = Map::DevMap(map).try_into()?;
         let program = object.descriptor(EMIT)?;
         let first = nics.first().copied();
         let places = nics.iter().map(|nic| Some(*nic));
@@ -68,8 +57,12 @@ impl Clones {
             .chain(std::iter::repeat(None))
             .take(MAX_CLONES as usize);
         for (place, nic) in (0..).zip(places.chain([first])) {
+            // The kernel counts a place that is emptied twice as two.
+            if nic.is_none() && map.get(place, 0).is_err() {
+                continue;
+            }
             let (nic, program) = nic.map_or((0, None), |nic| (nic, Some(program)));
-            if let Err(error) = self.map.set(place, nic, program, 0) {
+            if let Err(error) = map.set(place, nic, program, 0) {
                 tracing::warn!(
                     interface = nic,
                     "frames without room are not copied to the interface: {error}"

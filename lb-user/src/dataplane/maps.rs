@@ -1,6 +1,11 @@
 //! Typed handles of the pinned maps.
 
-use std::{collections::BTreeMap, iter, net::Ipv4Addr, path::Path};
+use std::{
+    collections::BTreeMap,
+    iter,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, anyhow};
 use aya::{
@@ -29,7 +34,6 @@ use lb_common::{
 
 use super::{
     batch,
-    clones::Clones,
     counts::CountTable,
     doors::Doors,
     flow_lines::FlowLines,
@@ -90,10 +94,7 @@ pub struct Maps {
     /// What is counted; none of a data plane that is older than it is, and of maps that are opened beside others.
     pub counts: Option<CountTable>,
     quotas: Option<Quotas>,
-    /// Where frames are copied to. As [`Self::names`].
-    pub clones: Option<Clones>,
-    /// None of a data plane that is older than it is, and of maps that are opened beside others.
-    names: Option<HashMap<MapData, NameKey, u64>>,
+    folder: PathBuf,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
     /// None of a data plane that is older than it is.
@@ -125,14 +126,7 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        let mut maps = Self::open_all(folder, HeldMaps::default())?;
-        maps.clones = Clones::open(folder)?;
-        let names = folder.join("SERVER_NAMES");
-        if names.exists() {
-            let names = MapData::from_pin(names).context("open the pinned map SERVER_NAMES")?;
-            maps.names = Some(Map::HashMap(names).try_into()?);
-        }
-        Ok(maps)
+        Self::open_all(folder, HeldMaps::default())
     }
 
     fn open_all(folder: &Path, held: HeldMaps) -> Result<Self> {
@@ -216,8 +210,7 @@ impl Maps {
             ipv6: None,
             counts: None,
             quotas: None,
-            clones: None,
-            names: None,
+            folder: folder.to_owned(),
             verdicts: verdicts
                 .map(|map| Map::PerCpuArray(map).try_into())
                 .transpose()?,
@@ -260,12 +253,24 @@ impl Maps {
     ///
     /// If the map cannot be read.
     pub fn names(&self) -> Result<std::collections::HashMap<NameKey, PoolRoute>> {
-        let names = self.names.iter().flat_map(HashMap::iter);
-        let routes = names.map(|entry| {
+        let Some(names) = self.name_map()? else {
+            return Ok(std::collections::HashMap::new());
+        };
+        let routes = names.iter().map(|entry| {
             let (key, route) = entry.context("read SERVER_NAMES")?;
             Ok((key, PoolRoute::from_raw(route)))
         });
         routes.collect()
+    }
+
+    /// Opened where it is needed, which is seldom: one descriptor less. None of a data plane that is older than it is.
+    fn name_map(&self) -> Result<Option<HashMap<MapData, NameKey, u64>>> {
+        let pin = self.folder.join("SERVER_NAMES");
+        if !pin.exists() {
+            return Ok(None);
+        }
+        let map = MapData::from_pin(pin).context("open the pinned map SERVER_NAMES")?;
+        Ok(Some(Map::HashMap(map).try_into()?))
     }
 
     /// Sends the clients of a name to a pool.
@@ -273,11 +278,8 @@ impl Maps {
     /// # Errors
     ///
     /// If the kernel refuses it.
-    pub fn set_name(&mut self, key: &NameKey, route: PoolRoute) -> Result<()> {
-        let names = self
-            .names
-            .as_mut()
-            .context("there is no map SERVER_NAMES")?;
+    pub fn set_name(&self, key: &NameKey, route: PoolRoute) -> Result<()> {
+        let mut names = self.name_map()?.context("there is no map SERVER_NAMES")?;
         Ok(names.insert(key, &route.raw(), 0)?)
     }
 
@@ -286,12 +288,14 @@ impl Maps {
     /// # Errors
     ///
     /// As for [`Self::set_name`].
-    pub fn remove_name(&mut self, key: &NameKey) -> Result<()> {
-        let names = self
-            .names
-            .as_mut()
-            .context("there is no map SERVER_NAMES")?;
+    pub fn remove_name(&self, key: &NameKey) -> Result<()> {
+        let mut names = self.name_map()?.context("there is no map SERVER_NAMES")?;
         Ok(names.remove(key)?)
+    }
+
+    /// Where its pins are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The limits that the maps were made with.

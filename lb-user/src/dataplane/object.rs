@@ -158,6 +158,11 @@ impl Object {
             "the kernel verified the programs in {} ms",
             verified_in.as_millis()
         );
+        // The programs have them, and nothing else needs a descriptor.
+        let _constants = ebpf.take_map(".rodata");
+        if log_level == 0 {
+            let _log = ebpf.take_map("AYA_LOGS");
+        }
         heap::trim();
         Ok(Self { ebpf, verified_in })
     }

@@ -224,8 +224,8 @@ pub const MAPS: [MapDeclaration; 52] = [
         .used(XDP, XDP),
     array::<Binding>("BINDINGS", FLOW_IDS)
         .mapped()
-        .holds("flow id", "number of its splice, and what its backend's SYN-ACK had")
-        .used("the first by user, the second by XDP", BOTH),
+        .holds("flow id", "number of its splice, and what its backend's SYN-ACK had; or all numbers of a flow that XDP has bound")
+        .used("the first by user, the others by XDP", BOTH),
     array::<Splice>("SPLICES", Limited("1 + `handed_over`"))
         .mapped()
         .holds("number", "what the numbers of a connection become that was handed over")
@@ -291,7 +291,7 @@ pub const MAPS: [MapDeclaration; 52] = [
         .holds("service id", "most bytes in a segment from a client, as a SYN-ACK by a cookie has it; 0: what the network carries")
         .used(USER, XDP),
     array::<HelloSlot>("HELLO_SLOTS", Fixed(HELLO_SLOTS))
-        .holds("hash of a tuple", "the first segment of a hello that has another one")
+        .holds("hash of a tuple", "the first segment of a hello, until it is whole or its backend has answered")
         .used(XDP, XDP),
     ring_buffer::<HelloHead>("HELLOS", HELLO_BUFFER_BYTES)
         .holds("-", "hellos to shared VIPs, with their bytes")

@@ -20,6 +20,7 @@ use lb_tests::{
 use crate::{
     handoff::connections::handed_over,
     proxy::{
+        cookies::{OFFERS, offer},
         guard::{self, teller as serve},
         pipe::carry,
         relayed::{self, fast_line},
@@ -81,8 +82,6 @@ fn a_known_name_needs_no_process() -> Result<()> {
     Ok(())
 }
 
-/// What a client's kernel offers, or not.
-const OPTIONS: [&str; 3] = ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"];
 const BULK: u64 = 1 << 20;
 
 /// All bytes come in both directions, whatever a client and its backend agree on.
@@ -94,11 +93,8 @@ fn every_offer_carries_all_bytes() -> Result<()> {
     let lb = Lb::start(&topology, &config)?;
     let line = fast_line(&topology)?;
     let (client, node) = (&topology.client().netns, &topology.nodes[0].netns);
-    for offered in 0..1_u8 << OPTIONS.len() {
-        for (bit, option) in OPTIONS.iter().enumerate() {
-            let value = offered >> bit & 1;
-            client.set_sysctl(&format!("ipv4/{option}"), &value.to_string())?;
-        }
+    for offered in OFFERS {
+        offer(client, offered)?;
         let carried = line.open().and_then(|pair| {
             carry(&pair.client, &pair.server, BULK)?;
             carry(&pair.server, &pair.client, BULK)

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use lb_tests::{
+    netns::Netns,
     oracle::capture::Capture,
     product::{config::Keys, lb::Lb},
     servers::teller,
@@ -82,6 +83,18 @@ fn a_client_is_answered_by_a_cookie_and_handed_over() -> Result<()> {
 
 /// What a client's kernel offers, or not.
 const OPTIONS: [&str; 3] = ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"];
+/// All that it may offer, by a bit for each.
+pub(super) const OFFERS: std::ops::Range<u8> = 0..1 << OPTIONS.len();
+
+/// Has a client's kernel offer these.
+pub(super) fn offer(client: &Netns, offered: u8) -> Result<()> {
+    for (bit, option) in OPTIONS.iter().enumerate() {
+        let value = offered >> bit & 1;
+        client.set_sysctl(&format!("ipv4/{option}"), &value.to_string())?;
+    }
+    Ok(())
+}
+
 const BULK: u64 = 1 << 20;
 
 /// All bytes come in both directions, whatever a client offers in the SYN that a cookie has answered.
@@ -91,11 +104,8 @@ fn every_offer_carries_all_bytes() -> Result<()> {
     let _lb = Lb::start(&topology, &relayed::config(&topology))?;
     let line = fast_line(&topology)?;
     let client = &topology.client().netns;
-    for offered in 0..1_u8 << OPTIONS.len() {
-        for (bit, option) in OPTIONS.iter().enumerate() {
-            let value = offered >> bit & 1;
-            client.set_sysctl(&format!("ipv4/{option}"), &value.to_string())?;
-        }
+    for offered in OFFERS {
+        offer(client, offered)?;
         let filter = format!("src {VIP} and {SYN_ACK}");
         let capture = Capture::start(client, "eth0", &filter, topology.dir())?;
         let carried = line.open().and_then(|pair| {

@@ -79,10 +79,11 @@ pub const fn has_agreed(binding: &Binding, options: SynOptions) -> bool {
     options.time.is_some() == has_times && options.offer.scale.is_some() == has_scale
 }
 
-/// Whether the first segment of this hello is one that the backend with these options takes.
+/// Whether the segments of this hello are such as the backend with these options takes.
 #[inline(always)]
 pub const fn is_taken(head: &HelloHead, options: SynOptions) -> bool {
-    let [first, _] = head.lengths;
+    let [first, second] = head.lengths;
+    let longest = if second > first { second } else { first };
     let times = if head.flags & HELLO_HAS_TIMES != 0 {
         TIMES_BYTES
     } else {
@@ -93,12 +94,12 @@ pub const fn is_taken(head: &HelloHead, options: SynOptions) -> bool {
     } else {
         options.mss
     };
-    first as usize + times <= mss as usize
+    longest as usize + times <= mss as usize
 }
 
-/// The client's first segment, as it goes to the backend behind its SYN-ACK.
+/// A segment of the client's hello, as it goes to the backend behind its SYN-ACK.
 #[derive(Clone, Copy, Debug)]
-pub struct FirstSegment {
+pub struct HelloSegment {
     /// Its sender to the backend.
     pub from: End,
     /// The backend.
@@ -107,19 +108,24 @@ pub struct FirstSegment {
     pub acknowledgment: u32,
     /// The backend's clock.
     pub echo: Be32,
+    /// Whether it is the second one of two.
+    pub is_second: bool,
 }
 
-impl FirstSegment {
+impl HelloSegment {
     /// Bytes of the frame, and where the data begin in it.
     #[inline(always)]
-    pub const fn frame_bytes(head: &HelloHead) -> (usize, usize) {
+    pub const fn frame_bytes(&self, head: &HelloHead) -> (usize, usize) {
         let options = if head.flags & HELLO_HAS_TIMES != 0 {
             TIMES_BYTES
         } else {
             0
         };
-        let [first, _] = head.lengths;
-        (HEADERS + options + first as usize, HEADERS + options)
+        let stored = head.segment(self.is_second);
+        (
+            HEADERS + options + stored.length as usize,
+            HEADERS + options,
+        )
     }
 
     /// Writes all but the stations and the data, which have been written.
@@ -127,13 +133,14 @@ impl FirstSegment {
     pub fn write<P: Packet>(&self, packet: &P, head: &HelloHead) -> Option<()> {
         let ((from, from_port), (to, to_port)) = (self.from, self.to);
         let has_times = head.flags & HELLO_HAS_TIMES != 0;
-        let [first, _] = head.lengths;
+        let stored = head.segment(self.is_second);
         let header = (size_of::<Tcp>() + if has_times { TIMES_BYTES } else { 0 }) as u16;
-        let bytes = header + first;
+        let bytes = header + stored.length;
         let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
         write_ip(ip, ReplyAddresses { from, to }, bytes, IpProto::Tcp as u8);
         let tcp: &Tcp = packet.header(HEADERS - size_of::<Tcp>())?;
-        let sequence = Be32::new(head.isn.wrapping_add(1));
+        let sequence = head.isn.wrapping_add(1).wrapping_add(stored.at as u32);
+        let sequence = Be32::new(sequence);
         let acknowledgment = Be32::new(self.acknowledgment);
         let offset = ((header / 4) as u8) << 4;
         let (flags, window) = (ACK | PSH, Be16::new(head.window));
@@ -145,9 +152,8 @@ impl FirstSegment {
         tcp.flags.set(flags);
         tcp.window.set(window);
         tcp.urgent.set(Be16::default());
-        let [sum, _] = head.sums;
         let mut sum = Sum::default()
-            .add16(Be16::from_raw(sum))
+            .add16(Be16::from_raw(stored.sum))
             .add32(from)
             .add32(to)
             .add16(Be16::new(IpProto::Tcp as u16))
@@ -249,41 +255,56 @@ mod tests {
     }
 
     #[test]
-    fn the_first_segment_is_the_clients() {
+    fn a_segment_is_the_clients() {
         for data in [&b"hello"[..], b"hello of six", &[7; 1448]] {
             for flags in [0, HELLO_HAS_TIMES] {
                 let head = head(data, flags);
-                let (length, at) = FirstSegment::frame_bytes(&head);
-                assert_eq!(
-                    (at, length),
-                    (if flags == 0 { 54 } else { 66 }, at + data.len())
-                );
-                let mut bytes = vec![0; length];
-                bytes[12..14].copy_from_slice(&[8, 0]);
-                bytes[at..].copy_from_slice(data);
-                let segment = FirstSegment {
-                    from: SNAT,
-                    to: BACKEND,
-                    acknowledgment: 0x1112_1314,
-                    echo: Be32::new(0x2122_2324),
+                written(&head, false, data);
+                // Behind one of six bytes.
+                let [length, sum] = [head.lengths[0], head.sums[0]];
+                let head = HelloHead {
+                    lengths: [6, length],
+                    sums: [1, sum],
+                    ..head
                 };
-                segment.write(&Slice::new(&mut bytes), &head).unwrap();
-                checked(&bytes);
-                assert_eq!(bytes[38..46], [0, 0, 0, 0, 0x11, 0x12, 0x13, 0x14]);
-                assert_eq!(bytes[47..50], [ACK | PSH, 1, 0xf6]);
-                if flags != 0 {
-                    assert_eq!(
-                        bytes[54..66],
-                        [1, 1, 8, 10, 5, 6, 7, 8, 0x21, 0x22, 0x23, 0x24]
-                    );
-                }
-                let packet = Slice::new(&mut bytes);
-                let ip: &Ipv4 = packet.header(14).unwrap();
-                let frame = parse_ipv4(&packet, packet.header(0).unwrap(), ip).unwrap();
-                assert_eq!(usize::from(frame.payload), data.len());
-                assert!(payload::is_whole(data, payload::sum(&packet).unwrap()));
+                assert!(head.is_in_two() && head.bytes() == 6 + u32::from(length));
+                written(&head, true, data);
             }
         }
+    }
+
+    /// The frame of a segment with this data.
+    fn written(head: &HelloHead, is_second: bool, data: &[u8]) {
+        let segment = HelloSegment {
+            from: SNAT,
+            to: BACKEND,
+            acknowledgment: 0x1112_1314,
+            echo: Be32::new(0x2122_2324),
+            is_second,
+        };
+        let (length, at) = segment.frame_bytes(head);
+        let has_times = head.flags & HELLO_HAS_TIMES != 0;
+        let headers = if has_times { 66 } else { 54 };
+        assert_eq!((at, length), (headers, headers + data.len()));
+        let mut bytes = vec![0; length];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[at..].copy_from_slice(data);
+        segment.write(&Slice::new(&mut bytes), head).unwrap();
+        checked(&bytes);
+        let sequence = if is_second { 6 } else { 0 };
+        assert_eq!(bytes[38..46], [0, 0, 0, sequence, 0x11, 0x12, 0x13, 0x14]);
+        assert_eq!(bytes[47..50], [ACK | PSH, 1, 0xf6]);
+        if has_times {
+            assert_eq!(
+                bytes[54..66],
+                [1, 1, 8, 10, 5, 6, 7, 8, 0x21, 0x22, 0x23, 0x24]
+            );
+        }
+        let packet = Slice::new(&mut bytes);
+        let ip: &Ipv4 = packet.header(14).unwrap();
+        let frame = parse_ipv4(&packet, packet.header(0).unwrap(), ip).unwrap();
+        assert_eq!(usize::from(frame.payload), data.len());
+        assert!(payload::is_whole(data, payload::sum(&packet).unwrap()));
     }
 
     #[test]
@@ -317,6 +338,11 @@ mod tests {
         let timed = head(&[7; 1000], HELLO_HAS_TIMES);
         let takes = |head: &HelloHead, mss| is_taken(head, options(None, None, mss));
         assert!(takes(&timed, 1012) && !takes(&timed, 1011) && !takes(&timed, 0));
+        let longer = HelloHead {
+            lengths: [536, 1000],
+            ..timed
+        };
+        assert!(takes(&longer, 1012) && !takes(&longer, 1011));
         assert!(takes(&head(&[7; 1000], 0), 1000) && takes(&head(&[7; 524], HELLO_HAS_TIMES), 0));
     }
 }

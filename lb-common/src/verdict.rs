@@ -35,13 +35,13 @@ pub const MTU_RAISED: u32 = 6;
 /// Not verdicts: hellos to shared VIPs whose names the data plane may know, by their clients' network. These have opened a
 /// flow, and their backend has answered.
 pub const HELLO_BOUND: u32 = 119;
-/// They are not as nearly all are, and went to the process.
+/// They are not as nearly all are, or not whole, and went to the process.
 pub const HELLO_UNREAD: u32 = 120;
 /// The data plane does not know their names: likewise.
 pub const HELLO_UNROUTED: u32 = 121;
 /// They could not open a flow: there was no backend, no port, or no budget; likewise.
 pub const HELLO_UNOPENED: u32 = 122;
-/// Their backend has refused them, or did not answer: likewise.
+/// No backend has answered: likewise.
 pub const HELLO_UNANSWERED: u32 = 123;
 /// Their backend has not agreed to what the client was promised: likewise.
 pub const HELLO_DISAGREED: u32 = 124;

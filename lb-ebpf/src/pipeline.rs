@@ -177,8 +177,11 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
     }
     let outcome = match next.step() {
         Step::Shared { vip } => shared(ctx, id, vip),
-        Step::Binding { flow_id } => Outcome::from_raw(shared_vip::lb_meet(ctx, id, flow_id)),
-        Step::Flow { flow_id, leg } => Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg)),
+        Step::Binding { flow_id } => settled(
+            ctx,
+            Outcome::from_raw(shared_vip::lb_meet(ctx, id, flow_id)),
+        ),
+        Step::Flow { flow_id, leg } => spliced(ctx, flow_id, leg),
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
         Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
@@ -192,9 +195,31 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
 #[inline(always)]
 fn shared(ctx: *mut xdp_md, id: u32, vip: SharedVip) -> Outcome {
     match Outcome::from_raw(shared_vip::lb_shared(ctx, id, vip.raw())) {
-        Outcome::TO_BIND => Outcome::from_raw(shared_vip::lb_bind(ctx, id)),
+        Outcome::TO_BIND => settled(ctx, Outcome::from_raw(shared_vip::lb_bind(ctx, id))),
         outcome => outcome,
     }
+}
+
+/// A segment behind which its flow may have to go on to another backend.
+#[inline(always)]
+fn settled(ctx: *mut xdp_md, outcome: Outcome) -> Outcome {
+    match outcome.left_flow() {
+        Some(flow_id) => Outcome::from_raw(shared_vip::lb_go_on(ctx, flow_id)),
+        None => outcome,
+    }
+}
+
+/// A segment of a flow whose numbers are translated: it may become the rest of the client's hello.
+#[inline(always)]
+fn spliced(ctx: *mut xdp_md, flow_id: u32, leg: u32) -> Outcome {
+    let mut outcome = Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg));
+    if outcome == Outcome::FOR_REST {
+        outcome = Outcome::from_raw(shared_vip::lb_rest(ctx, flow_id));
+    }
+    if outcome == Outcome::FOR_REST {
+        outcome = Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg));
+    }
+    outcome
 }
 
 /// What `conntrack` returns of a packet, as [`Next`]: for the second time, where the flow has another backend since the

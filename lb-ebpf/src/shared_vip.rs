@@ -2,13 +2,16 @@
 //! they open a flow to a backend; or userspace makes a socket of the cell of them. See `lb_common::syn_cookie` and
 //! `lb_common::late_binding`.
 
+mod backend_syn;
 mod bind;
 mod clone;
 mod cookie;
-mod first_segment;
 mod hello;
+mod hello_segment;
 mod meet;
 mod name;
+mod next_backend;
+mod rest;
 mod slot;
 mod socket;
 mod syn;
@@ -38,7 +41,9 @@ use crate::{
     subprogram::{Outcome, SharedVip, whole},
 };
 
-pub(crate) use self::{bind::lb_bind, clone::emit, meet::lb_meet};
+pub(crate) use self::{
+    bind::lb_bind, clone::emit, meet::lb_meet, next_backend::lb_go_on, rest::lb_rest,
+};
 
 /// A packet of no flow, which policy has admitted, from the network `id` to this [`SharedVip`]: how that ended, as
 /// [`Outcome`]. A subprogram.
@@ -118,7 +123,7 @@ fn begin(
         }
         (CookieStanding::Later, 0) => Err(DropReason::HelloUnordered),
         (CookieStanding::Later, _) => {
-            let kept = hello::lb_later_piece(ctx.ctx, id.into());
+            let kept = hello::lb_later_piece(ctx.ctx, id.into(), vip.raw());
             Ok(Outcome::from_raw(kept))
         }
     }

@@ -6,6 +6,7 @@
 //! all that one returns, because a global function may return nothing else. Each number that has parts is a type
 //! here, and nowhere else are numbers packed for a call; `raw` and `from_raw` are its way through it.
 
+mod begun;
 mod claim;
 mod cookie;
 mod door;
@@ -16,6 +17,7 @@ mod segment;
 use lb_common::verdict::{DropReason, Verdict};
 
 pub(crate) use self::{
+    begun::Begun,
     claim::{BackendPort, Claimed, Earlier, SnatRange},
     cookie::{Judged, SynBits, TimesBits},
     door::FoundDoor,
@@ -31,13 +33,33 @@ pub(crate) struct Outcome(u32);
 /// Numbers of verdicts begin here, above those of the reasons.
 pub(crate) const FIRST_VERDICT: u32 = 64;
 
+/// With the id of a flow.
+const GO_ON: u32 = 1 << 31;
 const CONSUMED: u32 = Verdict::Consumed.slot();
 
 impl Outcome {
     /// Not an end: the segment's hello is kept, and its name says where it goes.
     pub(crate) const TO_BIND: Self = Self(FIRST_VERDICT - 1);
+    /// Not an end: the segment of a bound flow's backend may be an ACK that the rest of the hello waits for.
+    pub(crate) const FOR_REST: Self = Self(FIRST_VERDICT - 2);
     pub(crate) const PASSED: Self = Self::of(Ok(Verdict::Passed));
     pub(crate) const SOURCE_ROUTE: Self = Self::of(Err(DropReason::SourceRoute));
+
+    /// Not an end: the bound flow with this id is left by its backend.
+    #[inline(always)]
+    pub(crate) const fn go_on(flow_id: u32) -> Self {
+        Self(GO_ON | flow_id)
+    }
+
+    /// Whether it is [to go on](Self::go_on): the flow's id.
+    #[inline(always)]
+    pub(crate) const fn left_flow(self) -> Option<u32> {
+        if self.0 & GO_ON == 0 {
+            None
+        } else {
+            Some(self.0 & !GO_ON)
+        }
+    }
 
     #[inline(always)]
     pub(crate) const fn of(end: Result<Verdict, DropReason>) -> Self {

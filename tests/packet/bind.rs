@@ -16,7 +16,7 @@ use super::{
     given::{API, CLIENT_A, KAS_MAC, passed_on},
 };
 
-const CONFIG: &str = r#"
+pub(super) const CONFIG: &str = r#"
 version: 1
 networks:
   mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
@@ -35,25 +35,25 @@ services:
         - { names: [kept.a.lab], pool: other, alpn: [h2] }
 "#;
 
-const BACKEND: &str = "10.32.96.105:30918";
+pub(super) const BACKEND: &str = "10.32.96.105:30918";
 const SNAT: &str = "10.32.96.50";
 /// The backend's number, clock and options: those of Linux with another scale.
-const NUMBER: u32 = 0x1020_3040;
-const CLOCK: u32 = 0x5000_0000;
+pub(super) const NUMBER: u32 = 0x1020_3040;
+pub(super) const CLOCK: u32 = 0x5000_0000;
 const AGREED: [u8; 20] = [
     2, 4, 5, 0xb4, 4, 2, 8, 10, 0x50, 0, 0, 0, 1, 2, 3, 5, 1, 3, 3, 9,
 ];
 /// The client's clock in its hello.
-const TIME: [u8; 4] = [1, 2, 3, 5];
+pub(super) const TIME: [u8; 4] = [1, 2, 3, 5];
 
 /// What has been done with a frame, and what was counted.
-struct Received {
-    action: Action,
-    frame: Vec<u8>,
-    counted: Vec<&'static str>,
+pub(super) struct Received {
+    pub(super) action: Action,
+    pub(super) frame: Vec<u8>,
+    pub(super) counted: Vec<&'static str>,
 }
 
-fn receive(lb: &mut DataPlane, port: Port, frame: &[u8]) -> Received {
+pub(super) fn receive(lb: &mut DataPlane, port: Port, frame: &[u8]) -> Received {
     let counters = |lb: &DataPlane| -> BTreeMap<_, _> { lb.counters() };
     let before = counters(lb);
     let (action, frame) = lb.run(port, frame, 1).0;
@@ -69,7 +69,7 @@ fn receive(lb: &mut DataPlane, port: Port, frame: &[u8]) -> Received {
     }
 }
 
-fn hello(answer: &Answer, name: &str) -> Frame {
+pub(super) fn hello(answer: &Answer, name: &str) -> Frame {
     let data = named(name.as_bytes());
     answer.segment(0, ACK_ONLY).payload(&data).window(501)
 }
@@ -85,13 +85,13 @@ fn opened(lb: &mut DataPlane, hello: &Frame) -> (Vec<u8>, String) {
 }
 
 /// A segment of the backend.
-fn from_backend(to: &str, flags: u8, sequence: u32, acknowledgment: u32) -> Frame {
+pub(super) fn from_backend(to: &str, flags: u8, sequence: u32, acknowledgment: u32) -> Frame {
     tcp(BACKEND, to, flags)
         .between(KAS_MAC, MGMT_NIC)
         .numbers(sequence, acknowledgment)
 }
 
-fn syn_ack(to: &str) -> Frame {
+pub(super) fn syn_ack(to: &str) -> Frame {
     from_backend(to, SYN_ACK, NUMBER, ISN.wrapping_add(1)).tcp_options(&AGREED)
 }
 

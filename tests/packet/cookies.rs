@@ -349,8 +349,7 @@ fn a_guessed_number_opens_nothing() {
     thread::scope(|scope| scope.spawn(bound).join()).expect("no panic");
 }
 
-/// Of a hello in two segments userspace gets both at once; of one whose second segment does not come, the first one when
-/// it is repeated.
+/// Of a hello in two segments userspace gets both at once.
 #[privileged_test]
 fn a_hello_of_two_segments_waits_for_the_second() {
     let mut lb = start();
@@ -376,17 +375,35 @@ fn a_hello_of_two_segments_waits_for_the_second() {
     for (piece, sum) in [one, other].into_iter().zip(hellos[0].head.sums) {
         assert!(payload::is_whole(piece, sum));
     }
-    // A third one has no first any more.
+    // Both are there: a copy of one changes nothing, and the first one alone says that none was acknowledged.
     assert_dropped(&mut lb, Port::Tenant, &second.bytes(), "hello_unordered");
-    consumed(&mut lb, &first);
-    assert!(lb.hellos().is_empty());
     consumed(&mut lb, &first);
     let hellos = lb.hellos();
     assert_eq!(hellos.len(), 1);
-    assert_eq!(
-        (hellos[0].bytes.as_slice(), hellos[0].head.lengths),
-        (one, [600, 0])
-    );
+    assert_eq!(hellos[0].bytes, whole);
+    for (piece, sum) in [one, other].into_iter().zip(hellos[0].head.sums) {
+        assert!(payload::is_whole(piece, sum));
+    }
+}
+
+/// Of a hello whose second segment does not come userspace gets the first one when it is repeated.
+#[privileged_test]
+fn a_first_segment_alone_goes_on_when_it_is_repeated() {
+    let mut lb = start();
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let one = [&[22, 3, 1, 3, 0][..], &[7; 595]].concat();
+    let first = answer.segment(0, ACK_ONLY).payload(&one);
+    for _ in 0..2 {
+        consumed(&mut lb, &first);
+        assert!(lb.hellos().is_empty());
+        consumed(&mut lb, &first);
+        let hellos = lb.hellos();
+        assert_eq!(hellos.len(), 1);
+        assert_eq!(
+            (hellos[0].bytes.as_slice(), hellos[0].head.lengths),
+            (&one[..], [600, 0])
+        );
+    }
 }
 
 /// What is no record of TLS goes on as it is, however short, and what its sender has cut off itself.

@@ -298,7 +298,7 @@ pub const MAPS: [MapDeclaration; 52] = [
         .used(XDP, USER),
     MapDeclaration::new("CLONES", MapType::DevMap, [WORD, 2 * WORD], Fixed(1 + MAX_CLONES))
         .holds(
-            "one NIC of backends after the other, and behind them one once more",
+            "one NIC of backends after the other, each twice, and behind them one once more",
             "interface, and the program that makes a segment of a copy of a frame",
         )
         .used(USER, XDP),

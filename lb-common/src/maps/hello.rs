@@ -54,6 +54,61 @@ pod_struct! {
     }
 }
 
+/// A segment of a hello in its slot.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredSegment {
+    /// Where its bytes begin.
+    pub at: u16,
+    /// How many there are; 0 if it has not come.
+    pub length: u16,
+    /// What they sum up to.
+    pub sum: u16,
+}
+
+impl StoredSegment {
+    /// That has not come.
+    pub const NONE: Self = Self {
+        at: 0,
+        length: 0,
+        sum: 0,
+    };
+}
+
+impl HelloHead {
+    /// The first segment, or the second one.
+    #[inline(always)]
+    pub const fn segment(&self, is_second: bool) -> StoredSegment {
+        let ([first, second], [first_sum, second_sum]) = (self.lengths, self.sums);
+        if is_second {
+            StoredSegment {
+                at: first,
+                length: second,
+                sum: second_sum,
+            }
+        } else {
+            StoredSegment {
+                at: 0,
+                length: first,
+                sum: first_sum,
+            }
+        }
+    }
+
+    /// Whether it came in two segments.
+    #[inline(always)]
+    pub const fn is_in_two(&self) -> bool {
+        let [_, second] = self.lengths;
+        second != 0
+    }
+
+    /// Bytes of all segments.
+    #[inline(always)]
+    pub const fn bytes(&self) -> u32 {
+        let [first, second] = self.lengths;
+        first as u32 + second as u32
+    }
+}
+
 /// The client has timestamps.
 pub const HELLO_HAS_TIMES: u32 = 1;
 /// The segments' checksums are theirs, and not to be computed yet.
@@ -72,6 +127,8 @@ pub struct HelloSlot {
     pub bytes: [u8; MAX_HELLO_BYTES as usize],
     /// Our timestamp that the client's first segment has repeated.
     pub echo: u32,
+    /// Which segment the next copy of a frame becomes, and behind which one there is none.
+    pub copies: [u16; 2],
     /// What has been seen of its extensions.
     pub seen: SeenExtensions,
     /// Where the key of its name is made.

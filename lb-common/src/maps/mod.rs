@@ -55,8 +55,10 @@ pub const MAX_NAMES: u32 =
     MAX_NETWORKS + MAX_SERVICES + MAX_BACKENDS + MAX_POOLS + MAX_SNAT_ADDRESSES;
 /// Names of shared VIPs that the data plane knows, of all services together; memory is taken as they are used.
 pub const MAX_SERVER_NAMES: u32 = 1 << 16;
-/// NICs of backends that a frame may be copied to.
-pub const MAX_CLONES: u32 = 16;
+/// NICs of backends that a frame may be copied to, twice.
+pub const MAX_CLONE_NICS: u32 = 8;
+/// Copies that are made of it at most: behind those for the NICs comes the frame itself.
+pub const MAX_CLONES: u32 = 2 * MAX_CLONE_NICS;
 /// VIPs, SNAT addresses and link-local ones of cells together.
 pub const MAX_ADDRESSES: u32 = 4096;
 /// IPv6 addresses with a label: a VIP, SNAT address or backend has one at most, and so has each cell.

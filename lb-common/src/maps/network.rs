@@ -85,6 +85,8 @@ pub const NETWORK_REJECT: u16 = 2;
 /// The flows of its clients are reported when they begin and end. Not a flag of the service: a flow
 /// may outlive what its VIP listens on.
 pub const NETWORK_EVENTS: u16 = 4;
+/// Both segments of a hello leave its NIC at once, as copies of one frame.
+pub const NETWORK_AT_ONCE: u16 = 64;
 /// No packet is served: the network's control plane has stopped, and is configured to take this along. What
 /// is ours is dropped.
 pub const NETWORK_STOPPED: u16 = 32;

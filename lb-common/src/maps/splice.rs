@@ -48,6 +48,8 @@ pub const BOUND: u32 = 1 << 31;
 pub const BOUND_HAS_TIMES: u8 = 1;
 /// The ends' windows are shifted.
 pub const BOUND_HAS_SCALE: u8 = 2;
+/// The second segment of the client's hello is sent when the backend has acknowledged the first one.
+pub const BOUND_HAS_REST: u8 = 4;
 
 impl Binding {
     /// That of a flow of this generation, before its backend has answered.
@@ -83,6 +85,32 @@ impl Binding {
             sequence: self.sequence.wrapping_sub(number),
             ..self
         }
+    }
+
+    /// The same, whose backend is to be sent the rest of the hello.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_rest(self) -> Self {
+        Self {
+            flags: self.flags | BOUND_HAS_REST,
+            ..self
+        }
+    }
+
+    /// The same, whose backend has all of the hello, or gets it from the client.
+    #[inline(always)]
+    #[must_use]
+    pub const fn without_rest(self) -> Self {
+        Self {
+            flags: self.flags & !BOUND_HAS_REST,
+            ..self
+        }
+    }
+
+    /// Whether it is that of a bound flow whose backend is to be sent the rest of the hello.
+    #[inline(always)]
+    pub const fn has_rest(&self) -> bool {
+        self.splice & BOUND != 0 && self.flags & BOUND_HAS_REST != 0
     }
 
     /// What the numbers of the backend's segments become; those of the client's stay.

@@ -38,7 +38,13 @@ pub(crate) extern "C" fn lb_redispatch(id: u32) -> u32 {
     }
     let next = lb_candidate(id);
     match BACKENDS.get(next) {
-        Some(backend) if next != NONE => redispatch(&entry, word, next, backend),
+        Some(backend) if next != NONE => {
+            if redispatch(&entry, word, (next, backend), |_, claimed| {
+                claimed.publish()
+            }) {
+                affinity::lb_remember(id);
+            }
+        }
         _ => entry.repeat(attempt.repeated()),
     }
     0
@@ -78,27 +84,47 @@ extern "C" fn lb_candidate(id: u32) -> u32 {
     let Some(entry) = Entry::at(id) else {
         return NONE;
     };
-    let attempt = entry.attempt();
     let key = entry.key(entry.word());
     let Some(service) = lookup::record(&key) else {
         return NONE;
     };
-    if service.is_of_cell() || !attempt.may_go_on() {
+    if service.is_of_cell() {
         return NONE;
     }
-    let next = select::next(&service, &key, entry.backend_id(), attempt);
+    let next = lb_next_backend(id, service.pool);
     match lookup::is_current(&key, &service) {
-        true => next.unwrap_or(NONE),
+        true => next,
         false => NONE,
     }
 }
 
-/// Has a flow begin anew with the backend of this id, unless its word has changed.
+/// The id of the backend of this pool that the flow with this id goes to after its present one; 0 if there is none.
+/// A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_next_backend(id: u32, pool: u32) -> u32 {
+    let Some(entry) = Entry::at(id) else {
+        return NONE;
+    };
+    let attempt = entry.attempt();
+    if !attempt.may_go_on() {
+        return NONE;
+    }
+    let key = entry.key(entry.word());
+    select::next(pool, &key, entry.backend_id(), attempt).unwrap_or(NONE)
+}
+
+/// Has a flow begin anew with this backend, unless its word has changed; `publish` makes that of the flow. Whether it has.
 #[inline(always)]
-fn redispatch(entry: &Entry, word: FlowState, id: u32, backend: &Backend) {
+pub(crate) fn redispatch(
+    entry: &Entry,
+    word: FlowState,
+    (id, backend): (u32, &Backend),
+    publish: impl Fn(&Entry, FlowState) -> FlowState,
+) -> bool {
     let claimed = word.claim(false);
     if !entry.swap(word, claimed) {
-        return;
+        return false;
     }
     backend_answers::redispatched(entry);
     let (network, _) = entry.owners();
@@ -106,9 +132,10 @@ fn redispatch(entry: &Entry, word: FlowState, id: u32, backend: &Backend) {
     traffic::lb_hand_in(entry.id, HandedIn::Backend as u32);
     entry.redispatch(id, backend);
     half_open::enter(network, entry.id, claimed);
-    let published = claimed.publish();
-    if entry.swap(claimed, published) {
+    let published = publish(entry, claimed);
+    let has_begun = entry.swap(claimed, published);
+    if has_begun {
         events::began(entry, published);
-        affinity::lb_remember(entry.id);
     }
+    has_begun
 }

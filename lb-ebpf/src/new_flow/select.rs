@@ -104,16 +104,11 @@ extern "C" fn lb_room(pool: u32, first: u32) -> u32 {
     NONE
 }
 
-/// The id of the backend after `current` for `key`: the next one in the table from the key's entry on that this attempt
+/// The id of the backend after `current` for `key`: the next one in the pool's table from the key's entry on that this attempt
 /// has not been sent to. One of another network is none, as the flow's SNAT port is of this one.
 #[inline(always)]
-pub(crate) fn next(
-    service: &Service,
-    key: &FlowKey,
-    current: u32,
-    attempt: Attempt,
-) -> Option<u32> {
-    let table = MAGLEV.get(service.pool)?;
+pub(crate) fn next(pool: u32, key: &FlowKey, current: u32, attempt: Attempt) -> Option<u32> {
+    let table = MAGLEV.get(pool)?;
     let size = table.get(table::SIZE).copied().filter(|&size| size != 0)?;
     let network = BACKENDS.get(current)?.network;
     let first = maglev::index(maglev::hash(key), size);

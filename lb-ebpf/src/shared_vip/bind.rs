@@ -2,48 +2,52 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
+    addr::Be32,
     conntrack::FlowState,
-    late_binding::{self, End},
     maps::{
-        backend::Backend,
         flow::FlowKey,
-        hello::{HELLO_HAS_TIMES, HelloHead, HelloSlot},
+        hello::{HELLO_HAS_TIMES, HelloHead},
         service::Service,
         splice::Binding,
     },
-    nat,
     syn_cookie::offer::SynOffer,
-    verdict::{DropReason, HELLO_UNANSWERED, HELLO_UNOPENED, Verdict},
-    wire::{Ipv4Frame, Packet, header::Ethernet, parse_ipv4},
+    verdict::{DropReason, HELLO_UNOPENED, Verdict},
+    wire::{Ipv4Frame, parse_ipv4},
 };
 
-use super::{name, slot::ClaimedSlot};
+use super::{
+    backend_syn::{BackendSyn, is_of},
+    clone, name,
+    slot::ClaimedSlot,
+};
 use crate::{
     count, emit,
     flow::{
+        backend_answers,
         entry::{Entry, now},
         half_open, index,
-        snat::{release, snat_page},
-        splice,
+        snat::release,
+        splice, traffic,
     },
     frame::xdp::Xdp,
     lookup::{self, NetworkRef},
-    maps::BACKENDS,
     new_flow,
-    reject::judge::cut,
-    subprogram::{Outcome, whole},
+    subprogram::{Begun, Outcome, whole},
 };
 
 /// The segment from the network `id` whose hello is in its slot: it opens a flow, or userspace gets it. How it ended, as
-/// [`Outcome`]. A subprogram.
+/// [`Outcome`], which may be to [go on](Outcome::go_on). A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_bind(ctx: *mut xdp_md, id: u32) -> u32 {
-    Outcome::of(hello(&XdpContext::new(ctx), id as u16)).raw()
+    match hello(&XdpContext::new(ctx), id as u16) {
+        Ok(outcome) => outcome.raw(),
+        Err(reason) => Outcome::of(Err(reason)).raw(),
+    }
 }
 
 #[inline(always)]
-fn hello(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+fn hello(ctx: &XdpContext, id: u16) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
@@ -67,33 +71,53 @@ fn go(
     key: &FlowKey,
     network: NetworkRef,
     slot: &mut ClaimedSlot,
-) -> Result<Verdict, DropReason> {
+) -> Result<Outcome, DropReason> {
     match open(frame, key, &network, slot) {
         Ok(flow_id) => {
             let sent = lb_syn(ctx.ctx, key.network.into(), flow_id, slot.index);
-            Outcome::from_raw(sent).result()
+            Ok(Outcome::from_raw(sent))
         }
-        Err(note) => {
+        Err(Unbound::Raced) => Err(DropReason::FlowRace),
+        Err(Unbound::Noted(note)) => {
             count::note(key.network, note);
-            let [length, _] = slot.head().lengths;
-            slot.submit(length.into()).map(|()| Verdict::Consumed)
+            slot.submit()?;
+            Ok(Outcome::of(Ok(Verdict::Consumed)))
         }
+        Err(Unbound::Unanswered(flow_id)) => Ok(Outcome::go_on(flow_id)),
     }
 }
 
-/// The id of the flow of this hello, which it may have opened before; or what it is counted as if it does not open one.
+/// A hello that is not sent to a backend.
+enum Unbound {
+    /// Userspace gets it, and it is counted as this.
+    Noted(u32),
+    /// The flow with this id is left by its backend.
+    Unanswered(u32),
+    /// Another CPU changes its flow; it comes again.
+    Raced,
+}
+
+impl From<u32> for Unbound {
+    #[inline(always)]
+    fn from(note: u32) -> Self {
+        Self::Noted(note)
+    }
+}
+
+/// The id of the flow of this hello, which it may have opened before.
 #[inline(always)]
 fn open(
     frame: &Ipv4Frame<'_>,
     key: &FlowKey,
     network: &NetworkRef,
     slot: &mut ClaimedSlot,
-) -> Result<u32, u32> {
+) -> Result<u32, Unbound> {
     let index = slot.index;
-    match lb_begun(index) {
-        0 => {}
-        GIVEN_UP => return Err(HELLO_UNANSWERED),
-        begun => return Ok(begun),
+    match Begun::from_raw(lb_begun(index)) {
+        Begun::Nothing => {}
+        Begun::Waiting(flow_id) => return Ok(flow_id),
+        Begun::Unanswered(flow_id) => return Err(Unbound::Unanswered(flow_id)),
+        Begun::Raced => return Err(Unbound::Raced),
     }
     let service = lookup::record(key).ok_or(HELLO_UNOPENED)?;
     let route = name::route(index, service.id)?;
@@ -107,14 +131,15 @@ fn open(
         lb_note_binding(entry.id, claimed.generation(), index);
         claimed.bind()
     };
-    new_flow::bind(frame, key, network, (&service, &chosen), isn, bind).map_err(|_| HELLO_UNOPENED)
+    let opened = new_flow::bind(frame, key, network, (&service, &chosen), isn, bind);
+    opened.map_err(|_| HELLO_UNOPENED.into())
 }
 
 /// Writes the binding of a flow of this generation that the hello in the slot with this index opens. Returns 0. A subprogram, for its own
 /// stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_note_binding(flow_id: u32, generation: u32, slot: u32) -> u32 {
+pub(super) extern "C" fn lb_note_binding(flow_id: u32, generation: u32, slot: u32) -> u32 {
     if let (Some(entry), Some(slot)) = (Entry::at(flow_id), ClaimedSlot::read(slot)) {
         let head = &slot.head;
         let time = (head.flags & HELLO_HAS_TIMES != 0).then_some(slot.echo);
@@ -127,47 +152,51 @@ extern "C" fn lb_note_binding(flow_id: u32, generation: u32, slot: u32) -> u32 {
     0
 }
 
-/// What [`lb_begun`] returns of a flow whose backend has had its time.
-const GIVEN_UP: u32 = u32::MAX;
-
-/// The id of the flow that the hello in the slot with this index has opened before, whose backend has not answered: it gets the SYN
-/// again. 0 if there is none; a backend that has had its time is [`GIVEN_UP`]. A subprogram, for its own stack.
+/// The flow that the hello in the slot with this index has opened before, and whose backend has not answered, as [`Begun`]. A
+/// subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_begun(slot: u32) -> u32 {
-    ClaimedSlot::read(slot).map_or(0, |slot| begun(&slot.head))
+    ClaimedSlot::read(slot).map_or(0, |slot| begun(&slot.head).raw())
 }
 
 #[inline(always)]
-fn begun(head: &HelloHead) -> u32 {
+fn begun(head: &HelloHead) -> Begun {
     let key = &head.key;
     let Some(entry) = Entry::at(index::find(key)) else {
-        return 0;
+        return Begun::Nothing;
     };
     let word = entry.word();
-    if !word.is_binding() || word.is_held() || entry.key(word) != *key {
-        return 0;
+    if !word.is_binding() || entry.key(word) != *key {
+        return Begun::Nothing;
     }
-    let (_, asked) = entry.acks();
-    let binding = splice::bound(&entry, word);
-    let is_same = asked == head.isn.wrapping_add(1)
-        && binding.is_some_and(|binding| binding.sequence == head.number);
-    let idle = now().wrapping_sub(entry.last_seen());
-    if is_same && !entry.attempt().is_unanswered(idle) {
-        return entry.id;
+    if word.is_held() {
+        return Begun::Raced;
     }
-    if half_open::end(&entry, word, word.close()) {
-        index::remove_closed(key);
-        release(entry.id);
+    if is_of(&entry, word, head) {
+        let idle = now().wrapping_sub(entry.last_seen());
+        if !entry.attempt().is_unanswered(idle) {
+            return Begun::Waiting(entry.id);
+        }
+        if !entry.attempt().is_refused() {
+            backend_answers::unanswered(&entry);
+            traffic::repeated(&entry);
+        }
+        return Begun::Unanswered(entry.id);
     }
-    if is_same { GIVEN_UP } else { 0 }
+    if !half_open::end(&entry, word, word.close()) {
+        return Begun::Raced;
+    }
+    index::remove_closed(key);
+    release(entry.id);
+    Begun::Nothing
 }
 
-/// Makes the segment from the network `id`, whose hello is in the slot with this index, the SYN to the backend of its flow, and
-/// sends it: how that ended, as [`Outcome`]. A subprogram, for its own stack.
+/// Makes a segment the SYN to the backend of a flow that the hello in the slot with this index, from the network `id`, has opened,
+/// and sends it; or, where that has no room, a copy that has. How it ended, as [`Outcome`]. A subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_syn(ctx: *mut xdp_md, id: u32, flow_id: u32, index: u32) -> u32 {
+pub(super) extern "C" fn lb_syn(ctx: *mut xdp_md, id: u32, flow_id: u32, index: u32) -> u32 {
     Outcome::of(send(&XdpContext::new(ctx), id as u16, flow_id, index)).raw()
 }
 
@@ -175,24 +204,16 @@ extern "C" fn lb_syn(ctx: *mut xdp_md, id: u32, flow_id: u32, index: u32) -> u32
 fn send(ctx: &XdpContext, id: u16, flow_id: u32, index: u32) -> Result<Verdict, DropReason> {
     let network = NetworkRef::of(id)?;
     let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
-    let backend: &Backend = BACKENDS
-        .get(entry.backend_id())
-        .ok_or(DropReason::RecordMissing)?;
-    let to = NetworkRef::of(backend.network)?;
-    let HelloSlot { head, .. } = ClaimedSlot::read(index).ok_or(DropReason::RecordMissing)?;
-    let mss = SynOffer::from_bits(head.number as u8).mss(network.mss);
-    let syn = late_binding::syn(head, snat_end(&entry)?, entry.backend(), mss, to.mss);
-    let xdp = Xdp::new(ctx);
-    let ethernet: &Ethernet = xdp.header(0).ok_or(DropReason::Malformed)?;
-    nat::address_frame(ethernet, to.mac, backend.next_hop);
-    syn.write(&xdp, false).ok_or(DropReason::Malformed)?;
-    cut(ctx, xdp.len(), syn.options.frame_bytes()).ok_or(DropReason::Malformed)?;
-    emit::out(ctx, &to)
-}
-
-/// What the backend of a flow knows its client by.
-#[inline(always)]
-pub(super) fn snat_end(entry: &Entry) -> Result<End, DropReason> {
-    let page = snat_page(entry.id).ok_or(DropReason::RecordMissing)?;
-    Ok((page.address, entry.snat_port()))
+    let slot = ClaimedSlot::read(index).ok_or(DropReason::RecordMissing)?;
+    let syn = BackendSyn::new(&entry, &slot.head, &network)?;
+    if syn.write(ctx).is_none() {
+        ClaimedSlot::set_copies(index, [0, 1]);
+        let sent = clone::send(ctx, flow_id, [Be32::new(0); 2]);
+        return sent.ok_or(DropReason::Malformed);
+    }
+    // From the NIC of the backends, behind a refusal, or from that of the clients.
+    if syn.to.ifindex == ctx.ingress_ifindex() as u32 {
+        return emit::back(ctx, &syn.to);
+    }
+    emit::out(ctx, &syn.to)
 }

@@ -1,9 +1,10 @@
-//! Where a backend's SYN-ACK has no room for a client's first segment, a copy of the frame has: a veth packs small frames,
-//! and the kernel copies each into a page. A map of devices makes the copies, and a program in there the segment.
+//! Where a backend's SYN-ACK has no room for a client's hello, a copy of the frame has: a veth packs small frames,
+//! and the kernel copies each into a page. A map of devices makes the copies, and a program in there the segments: both, of
+//! a hello that came in two. So it is with a refusal that has no room for the SYN to the next backend.
 //!
-//! The map has the NICs of backends, and one of them once more at its end: what it redirects to all of them is copied but for
-//! the last one, which is the frame itself and has no room. A queue of the device has one program for all that one poll has sent
-//! there, so frames of any kind come to it.
+//! The map has the NICs of backends, each twice, and one of them once more at its end: what it redirects to all of them is
+//! copied but for the last one, which is the frame itself and has no room. A queue of the device has one program for all that one
+//! poll has sent there, so frames of any kind come to it; and a slot says which segment the next copy becomes.
 
 use aya_ebpf::{
     bindings::{BPF_F_BROADCAST, xdp_action},
@@ -11,15 +12,16 @@ use aya_ebpf::{
 };
 use lb_common::{
     addr::{Be16, Be32},
-    late_binding::FirstSegment,
+    late_binding::HelloSegment,
+    maps::{flow::FlowKey, network::Network},
     verdict::Verdict,
     wire::{N32, Packet, Tag, header::Ethernet},
 };
 use network_types::eth::EtherType;
 
 use super::{
-    bind::snat_end,
-    first_segment::{grow, write},
+    backend_syn::{BackendSyn, is_of, snat_end},
+    hello_segment::{resize, write},
     slot::ClaimedSlot,
 };
 use crate::{
@@ -35,18 +37,15 @@ const CLONE: u16 = 0x88b5;
 const WORDS_AT: usize = size_of::<Ethernet>();
 const WORD: usize = size_of::<N32>();
 
-/// Sends a copy of the frame, for the flow with this id.
+/// Sends copies of the frame for the flow with this id: the SYN to its backend, or the next segments of its hello, as its slot
+/// says. Those have the two words, which are what they acknowledge and echo.
 #[inline(always)]
-pub(super) fn send(ctx: &XdpContext, flow_id: u32, segment: &FirstSegment) -> Option<Verdict> {
+pub(super) fn send(ctx: &XdpContext, flow_id: u32, words: [Be32; 2]) -> Option<Verdict> {
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0)?;
-    let words = [
-        Be32::new(flow_id),
-        Be32::new(segment.acknowledgment),
-        segment.echo,
-    ];
+    let [acknowledgment, echo] = words;
     let mut at = WORDS_AT;
-    for word in words {
+    for word in [Be32::new(flow_id), acknowledgment, echo] {
         let place: &N32 = xdp.header(at)?;
         place.set(word);
         at += WORD;
@@ -62,49 +61,34 @@ pub(crate) fn emit(ctx: &XdpContext) -> u32 {
     let xdp = Xdp::new(ctx);
     let ethernet: Option<&Ethernet> = xdp.header(0);
     let is_clone = ethernet.is_some_and(|ethernet| ethernet.ethertype.get().get() == CLONE);
-    match is_clone.then(|| first_segment(ctx)) {
+    match is_clone.then(|| segment(ctx)) {
         Some(None) => xdp_action::XDP_DROP,
         Some(Some(())) | None => xdp_action::XDP_PASS,
     }
 }
 
-/// Makes a copy the segment that it stands for, if it leaves by the NIC of its flow's backend.
+/// Makes a copy the next segment of its flow, if it leaves by the NIC of that one's backend.
 #[inline(always)]
-fn first_segment(ctx: &XdpContext) -> Option<()> {
+fn segment(ctx: &XdpContext) -> Option<()> {
     let xdp = Xdp::new(ctx);
     let word = |index: usize| -> Option<Be32> {
         let word: &N32 = xdp.header(WORDS_AT + index * WORD)?;
         Some(word.get())
     };
-    let (flow_id, acknowledgment, echo) = (word(0)?.get(), word(1)?.get(), word(2)?);
+    let (flow_id, acknowledgment, echo) = (word(0)?.get(), word(1)?, word(2)?);
     let entry = Entry::at(flow_id)?;
-    let state = entry.word();
     let network = network_by_id(BACKENDS.get(entry.backend_id())?.network).ok()?;
     // SAFETY: a field of the context of the running program.
     let egress = unsafe { (*ctx.ctx).egress_ifindex };
     if egress != network.ifindex {
         return None;
     }
-    let binding = *splice::bound(&entry, state)?;
-    let key = entry.key(state);
+    let key = entry.key(entry.word());
     let mut slot = ClaimedSlot::claim(&key).ok()?;
-    let head = slot.head();
-    let is_kept = head.key == key
-        && binding.sequence == head.number.wrapping_sub(acknowledgment.wrapping_sub(1));
-    let written = if is_kept {
-        grow(ctx, slot.head())
-    } else {
-        None
+    let written = match entry.word().is_binding() {
+        true => opening(ctx, &entry, &key, &mut slot),
+        false => hello(ctx, network, &entry, [acknowledgment, echo], &mut slot),
     };
-    let written = written.and_then(|()| {
-        let segment = FirstSegment {
-            from: snat_end(&entry).ok()?,
-            to: entry.backend(),
-            acknowledgment,
-            echo,
-        };
-        write(ctx, network, &entry, &segment, &mut slot)
-    });
     slot.leave();
     written?;
     let xdp = Xdp::new(ctx);
@@ -116,4 +100,57 @@ fn first_segment(ctx: &XdpContext) -> Option<()> {
         vlan::put_on(ctx, Tag::of(network.vlan)).ok()?;
     }
     Some(())
+}
+
+/// The SYN to the backend of a flow with this key.
+#[inline(always)]
+fn opening(ctx: &XdpContext, entry: &Entry, key: &FlowKey, slot: &mut ClaimedSlot) -> Option<()> {
+    if !is_of(entry, entry.word(), slot.head()) {
+        return None;
+    }
+    next(slot)?;
+    let network = network_by_id(key.network).ok()?;
+    let syn = BackendSyn::new(entry, slot.head(), network).ok()?;
+    syn.write(ctx)
+}
+
+/// The next segment of a hello, for a backend in this network.
+#[inline(always)]
+fn hello(
+    ctx: &XdpContext,
+    network: &Network,
+    entry: &Entry,
+    [acknowledgment, echo]: [Be32; 2],
+    slot: &mut ClaimedSlot,
+) -> Option<()> {
+    let state = entry.word();
+    let binding = *splice::bound(entry, state)?;
+    let head = slot.head();
+    let number = acknowledgment.get().wrapping_sub(1);
+    let is_kept =
+        head.key == entry.key(state) && binding.sequence == head.number.wrapping_sub(number);
+    if !is_kept {
+        return None;
+    }
+    let segment = HelloSegment {
+        from: snat_end(entry).ok()?,
+        to: entry.backend(),
+        acknowledgment: acknowledgment.get(),
+        echo,
+        is_second: next(slot)?,
+    };
+    let (bytes, _) = segment.frame_bytes(slot.head());
+    resize(ctx, bytes)?;
+    write(ctx, network, entry, &segment, slot)
+}
+
+/// Whether the next copy of a frame is the second segment; `None` if there is to be none.
+#[inline(always)]
+fn next(slot: &mut ClaimedSlot) -> Option<bool> {
+    let [next, end] = *slot.copies();
+    if next >= end {
+        return None;
+    }
+    *slot.copies() = [next + 1, end];
+    Some(next != 0)
 }

@@ -1,4 +1,4 @@
-//! The first bytes of a client: in one segment or in two, they go to userspace.
+//! The first bytes of a client, in one segment or in two: they open a flow, or go to userspace.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -6,7 +6,7 @@ use lb_common::{
         flow::FlowKey,
         hello::{
             HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, MAX_HELLO_AGE,
-            MAX_HELLO_BYTES, MAX_PIECE_BYTES, goes_on,
+            MAX_HELLO_BYTES, MAX_PIECE_BYTES, StoredSegment, goes_on,
         },
     },
     rate::{GUESSES, SYNS},
@@ -51,8 +51,12 @@ pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u3
 /// A later segment of a connection that a cookie of this tuple has opened: as [`lb_hello`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32) -> u32 {
-    Outcome::of(later_piece(&XdpContext::new(ctx), id as u16)).raw()
+pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
+    let vip = SharedVip::from_raw(vip);
+    match later_piece(&XdpContext::new(ctx), id as u16, vip) {
+        Ok(outcome) => outcome.raw(),
+        Err(reason) => Outcome::of(Err(reason)).raw(),
+    }
 }
 
 #[inline(always)]
@@ -92,15 +96,25 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
     let window = tcp.window.get().get();
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
-    let is_repeated = head.flags & HELLO_IN_PART != 0
-        && head.key == *key
-        && head.isn == isn
-        && head.number == number;
+    let is_same = head.key == *key && head.isn == isn && head.number == number;
+    let is_repeated = is_same && head.flags & HELLO_IN_PART != 0;
+    // The client repeats the first segment alone, until it is acknowledged.
+    let has_rest =
+        is_same && !is_repeated && head.is_in_two() && head.lengths[0] == piece.length as u16;
+    let rest = if has_rest {
+        head.segment(true)
+    } else {
+        StoredSegment::NONE
+    };
+    let rest_has_sum = !has_rest || head.flags & HELLO_HAS_SUMS != 0;
     let (has_times, time, echo) = match times {
         Some(times) => (HELLO_HAS_TIMES, times.value, times.echo),
         None => (0, 0, 0),
     };
-    let has_sums = if is_open { 0 } else { HELLO_HAS_SUMS };
+    let has_sums = match !is_open && rest_has_sum {
+        true => HELLO_HAS_SUMS,
+        false => 0,
+    };
     *head = HelloHead {
         key: *key,
         isn,
@@ -108,8 +122,8 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
         time,
         clock: now.wrapping_add(clock),
         seen: now,
-        sums: [sum as u16, 0],
-        lengths: [piece.length as u16, 0],
+        sums: [sum as u16, rest.sum],
+        lengths: [piece.length as u16, rest.length],
         window,
         mss: SynOffer::from_bits(number as u8).mss(network.mss),
         announced: syn::announced(vip.service(), network.mss),
@@ -119,23 +133,29 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
     *slot.echo() = echo;
     let loaded = slot.load::<MAX_HELLO_BYTES>(ctx, piece.at, 0, piece.length);
     let end = loaded.and_then(|()| {
-        if !is_repeated && goes_on(slot.first(), piece.length) {
+        if !is_repeated && !has_rest && goes_on(slot.first(), piece.length) {
             slot.head().flags |= HELLO_IN_PART;
             return Ok(Outcome::of(Ok(Verdict::Consumed)));
         }
-        // What the kernel's stack sums up later cannot be sent in another frame.
-        if vip.binds() && !is_open {
-            return Ok(Outcome::TO_BIND);
-        }
-        slot.submit(piece.length)?;
-        Ok(Outcome::of(Ok(Verdict::Consumed)))
+        go(vip, &mut slot)
     });
     slot.leave();
     end
 }
 
+/// A hello that has come.
 #[inline(always)]
-fn later_piece(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
+fn go(vip: SharedVip, slot: &mut ClaimedSlot) -> Result<Outcome, DropReason> {
+    // What the kernel's stack sums up later cannot be sent in another frame.
+    if vip.binds() && slot.head().flags & HELLO_HAS_SUMS != 0 {
+        return Ok(Outcome::TO_BIND);
+    }
+    slot.submit()?;
+    Ok(Outcome::of(Ok(Verdict::Consumed)))
+}
+
+#[inline(always)]
+fn later_piece(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let is_open = rewrite::complete(ctx, &network)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
@@ -169,18 +189,18 @@ fn later_piece(ctx: &XdpContext, id: u16) -> Result<Verdict, DropReason> {
             head.time = times.value;
         }
         let loaded = slot.load::<MAX_PIECE_BYTES>(ctx, piece.at, first, piece.length);
-        loaded.and_then(|()| slot.submit(first + piece.length))
+        loaded.and_then(|()| go(vip, &mut slot))
     } else {
         Err(DropReason::HelloUnordered)
     };
     slot.leave();
-    end.map(|()| Verdict::Consumed)
+    end
 }
 
 /// [`splice::times`] of a segment, as [`TimesBits`]. A subprogram, which the verifier walks once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_times(ctx: *mut xdp_md) -> u64 {
+pub(super) extern "C" fn lb_times(ctx: *mut xdp_md) -> u64 {
     TimesBits::of(splice::times(&Xdp::new(&XdpContext::new(ctx)))).raw()
 }
 

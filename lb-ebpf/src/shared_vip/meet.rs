@@ -1,11 +1,12 @@
-//! The backend of a bound flow answers: its SYN-ACK becomes the client's first segment.
+//! The backend of a bound flow answers: its SYN-ACK becomes the client's hello.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
+    addr::Be32,
     conntrack::FlowState,
-    late_binding::{End, FirstSegment, has_agreed, is_taken},
+    late_binding::{End, HelloSegment, has_agreed, is_taken},
     maps::{
-        hello::{HELLO_IN_PART, HelloHead},
+        network::{NETWORK_AT_ONCE, Network},
         splice::Binding,
     },
     syn_cookie::offer::SynOptions,
@@ -20,9 +21,9 @@ use lb_common::{
 };
 
 use super::{
-    bind::snat_end,
+    backend_syn::{is_of, snat_end},
     clone,
-    first_segment::{grow, write},
+    hello_segment::{resize, write},
     slot::ClaimedSlot,
     syn::lb_offer,
 };
@@ -35,15 +36,18 @@ use crate::{
 };
 
 /// A segment of its backend in the network `id` for the flow with this id, which is to be bound: how it ended, as
-/// [`Outcome`]. A subprogram.
+/// [`Outcome`], which may be to [go on](Outcome::go_on). A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_meet(ctx: *mut xdp_md, id: u32, flow_id: u32) -> u32 {
-    Outcome::of(answer(&XdpContext::new(ctx), id as u16, flow_id)).raw()
+    match answer(&XdpContext::new(ctx), id as u16, flow_id) {
+        Ok(outcome) => outcome.raw(),
+        Err(reason) => Outcome::of(Err(reason)).raw(),
+    }
 }
 
 #[inline(always)]
-fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Verdict, DropReason> {
+fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
     let options = SynBits::from_raw(lb_offer(ctx.ctx, network.mss.into())).options();
@@ -56,27 +60,24 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Verdict, DropReason
     let (flags, number) = (tcp.flags.get(), tcp.sequence.get().get());
     let acknowledged = tcp.acknowledgment.get().get();
     let from = snat_end(&entry)?;
-    let held = HeldFlow::hold(entry)?;
     let (_, asked) = entry.acks();
     let is_answer = flags & ACK != 0 && acknowledged == asked;
-    match (flags & (SYN | RST), options) {
+    if flags & RST != 0 {
+        return match is_answer {
+            true => Ok(refused(&entry)),
+            // Nothing that the flow has to do with.
+            false => Err(DropReason::ReplyUnexpected),
+        };
+    }
+    let held = HeldFlow::hold(entry)?;
+    match (flags & SYN, options) {
         (SYN, Some(options)) if is_answer => {
             let said = Said {
                 from,
                 number,
                 options,
             };
-            meet(ctx, &network, held, said)
-        }
-        (RST, _) if is_answer => {
-            backend_answers::refused(&entry);
-            held.give_up(HELLO_UNANSWERED);
-            Err(DropReason::RefusedByBackend)
-        }
-        // Nothing that the flow has to do with.
-        (RST, _) => {
-            held.let_go();
-            Err(DropReason::ReplyUnexpected)
+            meet(ctx, &network, held, said).map(|verdict| Outcome::of(Ok(verdict)))
         }
         // Of an earlier connection from this port, that the backend has not forgotten: it gets a reset.
         _ => {
@@ -86,11 +87,17 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Verdict, DropReason
     }
 }
 
+/// The flow goes to another backend, or its client's hello to userspace.
+#[inline(always)]
+fn refused(entry: &Entry) -> Outcome {
+    backend_answers::refused(entry);
+    entry.set_attempt(entry.attempt().refused());
+    Outcome::go_on(entry.id)
+}
+
 /// A flow that is to be bound, and that no other CPU changes meanwhile.
 struct HeldFlow {
     entry: Entry,
-    /// Its word before, and now.
-    before: FlowState,
     word: FlowState,
     binding: Binding,
 }
@@ -105,28 +112,11 @@ impl HeldFlow {
         match is_free && entry.swap(before, word) {
             true => Ok(Self {
                 entry,
-                before,
                 word,
                 binding,
             }),
             false => Err(DropReason::FlowRace),
         }
-    }
-
-    /// As it was.
-    #[inline(always)]
-    fn let_go(self) {
-        let _is_back = self.entry.swap(self.word, self.before);
-    }
-
-    /// Whether a hello is the one that has opened it.
-    #[inline(always)]
-    fn is_of(&self, head: &HelloHead) -> bool {
-        let (_, asked) = self.entry.acks();
-        head.flags & HELLO_IN_PART == 0
-            && head.number == self.binding.sequence
-            && head.isn.wrapping_add(1) == asked
-            && head.key == self.entry.key(self.word)
     }
 
     /// Ends it, and gives userspace its hello, which goes on from there.
@@ -140,10 +130,9 @@ impl HeldFlow {
         count::note(key.network, note);
         if let Ok(mut slot) = ClaimedSlot::claim(&key) {
             let head = slot.head();
-            let [length, _] = head.lengths;
-            if self.is_of(head) {
+            if is_of(&self.entry, self.word, head) {
                 // Or its client sends it again.
-                let _is_given = slot.submit(length.into());
+                let _is_given = slot.submit();
             }
             slot.leave();
         }
@@ -152,13 +141,17 @@ impl HeldFlow {
 
     /// The backend has answered: its word is that of a flow then.
     #[inline(always)]
-    fn meet(&self, said: &Said) -> Result<(), DropReason> {
+    fn meet(&self, said: &Said, has_rest: bool) -> Result<(), DropReason> {
         let Said {
             number, options, ..
         } = *said;
         let time = options.time.unwrap_or_default().get();
         let scale = options.offer.scale.unwrap_or(0);
-        splice::bind(&self.entry, self.binding.answered(number, time, scale));
+        let mut binding = self.binding.answered(number, time, scale);
+        if has_rest {
+            binding = binding.with_rest();
+        }
+        splice::bind(&self.entry, binding);
         self.entry.set_ack_request(number.wrapping_add(1));
         self.entry.touch_reply();
         if !self.entry.swap(self.word, self.word.meet()) {
@@ -191,26 +184,31 @@ fn meet(
         return Err(DropReason::NoFlow);
     }
     let key = held.entry.key(held.word);
-    let segment = FirstSegment {
+    let segment = HelloSegment {
         from: said.from,
         to: held.entry.backend(),
         acknowledgment: said.number.wrapping_add(1),
         echo: said.options.time.unwrap_or_default(),
+        is_second: false,
     };
     let Ok(mut slot) = ClaimedSlot::claim(&key) else {
         // Another hello is being written there.
-        held.meet(&said)?;
+        held.meet(&said, false)?;
         return Ok(repeated(key.network));
     };
-    let is_kept = held.is_of(slot.head());
+    let is_kept = is_of(&held.entry, held.word, slot.head());
     if is_kept && !is_taken(slot.head(), said.options) {
         slot.leave();
         held.give_up(HELLO_DISAGREED);
         return Err(DropReason::NoFlow);
     }
-    let sent = held.meet(&said).map(|()| match is_kept {
-        true => send(ctx, network, &held.entry, &segment, &mut slot),
-        false => None,
+    let is_in_two = is_kept && slot.head().is_in_two();
+    let is_at_once = is_in_two && network.flags & NETWORK_AT_ONCE != 0;
+    let met = held.meet(&said, is_in_two && !is_at_once);
+    let sent = met.map(|()| match (is_kept, is_at_once) {
+        (false, _) => None,
+        (true, true) => copies(ctx, held.entry.id, &segment, 2, &mut slot).map(Ok),
+        (true, false) => send(ctx, network, &held.entry, &segment, &mut slot),
     });
     slot.leave();
     sent?.unwrap_or_else(|| Ok(repeated(key.network)))
@@ -223,21 +221,39 @@ fn repeated(network: u16) -> Verdict {
     Verdict::Consumed
 }
 
-/// Makes the frame the client's first segment, and sends it back; or, where it has no room for that, a copy that has.
+/// Makes the frame this segment of the client's hello, and sends it back; or, where it has no room for that, a copy that has.
 /// `None` if there is none.
 #[inline(always)]
-fn send(
+pub(super) fn send(
     ctx: &XdpContext,
-    network: &NetworkRef,
+    network: &Network,
     entry: &Entry,
-    segment: &FirstSegment,
+    segment: &HelloSegment,
     slot: &mut ClaimedSlot,
 ) -> Option<Result<Verdict, DropReason>> {
-    match grow(ctx, slot.head()) {
+    let (bytes, _) = segment.frame_bytes(slot.head());
+    match resize(ctx, bytes) {
         Some(()) => {
             write(ctx, network, entry, segment, slot)?;
             Some(emit::back(ctx, network))
         }
-        None => clone::send(ctx, entry.id, segment).map(Ok),
+        None => {
+            let end = u16::from(segment.is_second) + 1;
+            copies(ctx, entry.id, segment, end, slot).map(Ok)
+        }
     }
+}
+
+/// Sends a copy of the frame for this segment, and for each behind it before the one with the number `end`.
+#[inline(always)]
+fn copies(
+    ctx: &XdpContext,
+    flow_id: u32,
+    segment: &HelloSegment,
+    end: u16,
+    slot: &mut ClaimedSlot,
+) -> Option<Verdict> {
+    *slot.copies() = [segment.is_second.into(), end];
+    let words = [Be32::new(segment.acknowledgment), segment.echo];
+    clone::send(ctx, flow_id, words)
 }

@@ -103,13 +103,13 @@ extern "C" fn lb_glance(index: u32) -> u32 {
     };
     let bytes = SlotBytes(slot);
     // SAFETY: a live value of an array map, whose claim the caller has.
-    let [length, _] = unsafe { (*slot).head.lengths };
+    let length = unsafe { (*slot).head.bytes() };
     // SAFETY: as above.
     let seen = unsafe { &raw mut (*slot).seen };
     // SAFETY: as above.
     unsafe { seen.write(SeenExtensions::default()) };
     let next = |at, end| Some(lb_extension(index, at, end)).filter(|&next| next != 0);
-    if !glance::walk(&bytes, length.into(), next) {
+    if !glance::walk(&bytes, length, next) {
         return 0;
     }
     // SAFETY: as above.

@@ -9,7 +9,10 @@ use aya_ebpf::{
 use lb_common::{
     maps::{
         flow::FlowKey,
-        hello::{HELLO_SLOTS as COUNT, HelloHead, HelloSlot, MAX_HELLO_BYTES},
+        hello::{
+            HELLO_SLOTS as COUNT, HelloHead, HelloSlot, MAX_HELLO_BYTES, MAX_PIECE_BYTES,
+            StoredSegment,
+        },
     },
     verdict::DropReason,
 };
@@ -114,18 +117,57 @@ impl ClaimedSlot {
         unsafe { &mut (*self.slot).echo }
     }
 
-    /// Copies its first `length` bytes to the place `at` of the frame, which has room for them.
+    /// Which segment the next copy of a frame becomes, and behind which one there is none.
     #[inline(always)]
-    pub(super) fn store(&self, ctx: &XdpContext, at: u32, length: u32) -> Result<(), DropReason> {
+    pub(super) fn copies(&mut self) -> &mut [u16; 2] {
+        // SAFETY: as for `head`.
+        unsafe { &mut (*self.slot).copies }
+    }
+
+    /// Sets that in the slot with this index, which the caller of a subprogram has claimed.
+    #[inline(always)]
+    pub(super) fn set_copies(index: u32, copies: [u16; 2]) {
+        if let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) {
+            // SAFETY: as for `head`.
+            let place = unsafe { &raw mut (*slot).copies };
+            // SAFETY: as above.
+            unsafe { place.write_volatile(copies) };
+        }
+    }
+
+    /// Copies the bytes of a segment to the place `at` of the frame, which has room for them.
+    #[inline(always)]
+    pub(super) fn store(
+        &self,
+        ctx: &XdpContext,
+        at: u32,
+        stored: StoredSegment,
+    ) -> Result<(), DropReason> {
+        match stored.at {
+            0 => self.store_from::<MAX_HELLO_BYTES>(ctx, at, 0, stored.length.into()),
+            from => self.store_from::<MAX_PIECE_BYTES>(ctx, at, from.into(), stored.length.into()),
+        }
+    }
+
+    #[inline(always)]
+    fn store_from<const MOST: u32>(
+        &self,
+        ctx: &XdpContext,
+        at: u32,
+        from: u32,
+        length: u32,
+    ) -> Result<(), DropReason> {
         let beyond_first = compared_anew(length.wrapping_sub(1));
-        if beyond_first >= u64::from(MAX_HELLO_BYTES) {
+        let from = compared_anew(from);
+        if beyond_first >= u64::from(MOST) || from > u64::from(MAX_HELLO_BYTES - MOST) {
             return Err(DropReason::Malformed);
         }
         let length = beyond_first as u32 + 1;
         // SAFETY: as for `head`.
-        let bytes = unsafe { &raw mut (*self.slot).bytes }.cast();
+        let bytes = unsafe { &raw mut (*self.slot).bytes }.cast::<u8>();
+        let bytes = bytes.wrapping_add(from as usize);
         // SAFETY: the bytes are inside the slot, as was compared above; the helper refuses what is not in the frame.
-        let done = unsafe { bpf_xdp_store_bytes(ctx.ctx, at, bytes, length) };
+        let done = unsafe { bpf_xdp_store_bytes(ctx.ctx, at, bytes.cast(), length) };
         if done == 0 {
             Ok(())
         } else {
@@ -142,10 +184,10 @@ impl ClaimedSlot {
         unsafe { bytes.cast::<[u8; N]>().read_volatile() }
     }
 
-    /// Gives userspace the head and as many of the bytes.
+    /// Gives userspace the head and the bytes.
     #[inline(always)]
-    pub(super) fn submit(&self, length: u32) -> Result<(), DropReason> {
-        let length = compared_anew(length);
+    pub(super) fn submit(&mut self) -> Result<(), DropReason> {
+        let length = compared_anew(self.head().bytes());
         if length > u64::from(MAX_HELLO_BYTES) {
             return Err(DropReason::Malformed);
         }

@@ -387,7 +387,7 @@ services:
                 r#""vlan":null,"host":false,"prefixes":["10.0.0.0/24"],"routes":[],"#,
                 r#""sources":["10.0.0.0/24"],"backends":["10.0.0.0/24"],"#,
                 r#""snat":[{"address":"10.0.0.1","first_port":1024,"ports":56320}],"#,
-                r#""reject":false,"max_flows":null,"half_open":8192,"udp_flows":8192,"mss":null}],"#,
+                r#""reject":false,"max_flows":null,"half_open":8192,"udp_flows":8192,"mss":null,"second_segment":"at_once"}],"#,
                 r#""pools":[{"name":"p","network":"mgmt","backends":["#,
                 r#"{"name":"10.0.0.2:80","address":"10.0.0.2","port":80,"weight":1,"backup":false}],"proxy_protocol":null,"#,
                 r#""health":{"check":{"https":{"sni":"api","ca":null,"#,

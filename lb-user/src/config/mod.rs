@@ -69,7 +69,8 @@ pub use self::{
     listen::{Listen, Protocol},
     model::{
         Admin, AdminHttp, Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop,
-        Pool, ProxyProtocol, Role, Route, Rule, Service, Snat, TCP_IDLE, Timeouts, UDP_IDLE,
+        Pool, ProxyProtocol, Role, Route, Rule, SecondSegment, Service, Snat, TCP_IDLE, Timeouts,
+        UDP_IDLE,
     },
     names::is_backend_name,
     problem::{Problem, Problems, Warning},

@@ -179,6 +179,20 @@ pub struct Network {
     /// The most bytes of data in a TCP segment to or from it, 64 to 65495, with IPv6 20 less; none: as many
     /// as the MTU of its interface has room for.
     pub mss: Option<u16>,
+    /// When its backends get the second segment of a hello.
+    #[serde(default)]
+    pub second_segment: SecondSegment,
+}
+
+/// When the data plane sends the second segment of a hello, which makes a connection to a shared VIP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecondSegment {
+    /// With the first one: the kernel copies the frame that both are made of.
+    #[default]
+    AtOnce,
+    /// When the backend has acknowledged the first one.
+    OnAck,
 }
 
 /// Bytes of the headers of IPv4 and TCP without options, which stand before the data of a segment.

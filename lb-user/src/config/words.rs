@@ -8,7 +8,7 @@ use super::{
     algorithm::Algorithm,
     health::OnDead,
     listen::Protocol,
-    model::{BelowMinUp, OnStop, ProxyProtocol, Role},
+    model::{BelowMinUp, OnStop, ProxyProtocol, Role, SecondSegment},
     shared::{Balance, Ech, LateBinding, SynCookies},
 };
 
@@ -28,6 +28,7 @@ words!(
     Balance,
     BelowMinUp,
     Ech,
+    SecondSegment,
     LateBinding,
     OnDead,
     OnStop,

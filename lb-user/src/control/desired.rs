@@ -10,13 +10,13 @@ use indexmap::IndexMap;
 use lb_common::{
     addr::{Be16, Be32, Mac},
     maps::{
-        MAX_NETWORKS, MAX_SERVER_NAMES,
+        MAX_CLONE_NICS, MAX_NETWORKS, MAX_SERVER_NAMES,
         backend::Backend,
         half_open,
         network::{
             Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK,
-            NETWORK_EVENTS, NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL, NETWORK_REJECT,
-            Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
+            NETWORK_AT_ONCE, NETWORK_EVENTS, NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL,
+            NETWORK_REJECT, Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
         quota,
         rule::Owner,
@@ -29,7 +29,7 @@ use lb_common::{
 
 use super::{backend_weights::Layers, built_tables::BuiltTables, rule_sets, server_names};
 use crate::{
-    config::{self, Config, Role, SynCookies, TCP_IP_BYTES, Target},
+    config::{self, Config, Role, SecondSegment, SynCookies, TCP_IP_BYTES, Target},
     dataplane::attach::Mode,
     model::{
         maglev::MaglevTable,
@@ -405,11 +405,19 @@ impl Desired {
         SERVICE_BINDS
     }
 
-    /// Notes in which mode the programs run.
+    /// Notes in which mode the programs run: those in the kernel's stack bind nothing; others send two segments at once by
+    /// the interfaces that have room in the map of those that frames are copied to.
     pub fn run_in(&mut self, mode: Mode) {
-        if mode == Mode::Generic {
-            for (_, network) in &mut self.networks {
+        let at_once = |(_, network): &&(u16, Network)| network.flags & NETWORK_AT_ONCE != 0;
+        let nics = self.networks.iter().filter(at_once);
+        let nics: BTreeSet<u32> = nics.map(|(_, network)| network.ifindex).collect();
+        let first: BTreeSet<u32> = nics.into_iter().take(MAX_CLONE_NICS as usize).collect();
+        for (_, network) in &mut self.networks {
+            if mode == Mode::Generic {
                 network.flags |= NETWORK_GENERIC;
+            }
+            if mode == Mode::Generic || !first.contains(&network.ifindex) {
+                network.flags &= !NETWORK_AT_ONCE;
             }
         }
     }
@@ -448,7 +456,12 @@ fn network_flags(network: &config::Network, place: &Attachment, config: &Config)
         Some(_) => NETWORK_EVENTS,
         None => 0,
     };
-    host | reject | partial | events
+    let has_backends = !network.snat.is_empty() && place.nic.ifindex != 0;
+    let at_once = match network.second_segment {
+        SecondSegment::AtOnce if has_backends => NETWORK_AT_ONCE,
+        SecondSegment::AtOnce | SecondSegment::OnAck => 0,
+    };
+    host | reject | partial | events | at_once
 }
 
 fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
@@ -688,14 +701,41 @@ services:
         let mut ids = Ids::default();
         let mut desired = build(CONFIG, &mut ids);
         let flags = |desired: &Desired| [0, 1].map(|index| desired.networks[index].1.flags);
-        assert_eq!(flags(&desired), [0, NETWORK_PARTIAL]);
+        assert_eq!(flags(&desired), [NETWORK_AT_ONCE, NETWORK_PARTIAL]);
         desired.run_in(Mode::Native);
-        assert_eq!(flags(&desired), [0, NETWORK_PARTIAL]);
+        assert_eq!(flags(&desired), [NETWORK_AT_ONCE, NETWORK_PARTIAL]);
         desired.run_in(Mode::Generic);
         assert_eq!(
             flags(&desired),
             [NETWORK_GENERIC, NETWORK_PARTIAL | NETWORK_GENERIC]
         );
+    }
+
+    #[test]
+    fn two_segments_leave_at_once_by_as_many_interfaces_as_have_room() {
+        let mut ids = Ids::default();
+        let on_ack = CONFIG.replace(
+            "interface: eth1,",
+            "interface: eth1, second_segment: on_ack,",
+        );
+        let mut desired = build(&on_ack, &mut ids);
+        desired.run_in(Mode::Native);
+        assert_eq!(desired.networks[0].1.flags, 0);
+        let mut desired = build(CONFIG, &mut ids);
+        let (id, record) = desired.networks[0];
+        // Two networks on each interface.
+        let many = (0..20).map(|index| {
+            let ifindex = 100 + index / 2;
+            (id, Network { ifindex, ..record })
+        });
+        desired.networks = many.collect();
+        desired.run_in(Mode::Native);
+        let are_at_once: Vec<bool> = desired
+            .networks
+            .iter()
+            .map(|(_, network)| network.flags & NETWORK_AT_ONCE != 0)
+            .collect();
+        assert_eq!(are_at_once, [vec![true; 16], vec![false; 4]].concat());
     }
 
     #[test]

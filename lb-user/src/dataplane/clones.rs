@@ -32,8 +32,8 @@ impl Clones {
         }
     }
 
-    /// Writes the NICs that have been noted into the map that is pinned in `folder`, with the program of `object`. Of more than there is room for, and of those that
-    /// are gone, backends get nothing from the data plane that has no room in their own frames.
+    /// Writes the NICs that have been noted into the map that is pinned in `folder`, with the program of `object`. From one that
+    /// is gone, or of more than there is room for, backends get nothing that has no room in their own frames.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Clones {
         let mut map: DevMap<MapData> = Map::DevMap(map).try_into()?;
         let program = object.descriptor(EMIT)?;
         let first = nics.first().copied();
-        let places = nics.iter().map(|nic| Some(*nic));
+        let places = nics.iter().flat_map(|nic| [Some(*nic); 2]);
         let places = places
             .chain(std::iter::repeat(None))
             .take(MAX_CLONES as usize);

@@ -140,6 +140,15 @@ pub fn wrong_checksums(netns: &Netns) -> Result<u64> {
     snmp(netns, "Tcp: ", "InCsumErrors")
 }
 
+/// Segments that the TCP of `netns` has sent once more.
+///
+/// # Errors
+///
+/// When it has no such counter.
+pub fn segments_repeated(netns: &Netns) -> Result<u64> {
+    snmp(netns, "Tcp: ", "RetransSegs")
+}
+
 /// A count of the kernel's stack.
 fn snmp(netns: &Netns, protocol: &str, name: &str) -> Result<u64> {
     column(&netns.run("cat /proc/net/snmp")?, protocol, name)

@@ -8,12 +8,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use lb_tests::{
-    poll,
     product::{config::Keys, lb::Lb},
-    servers::teller,
-    topology::{Host, Topology},
+    topology::Topology,
     traffic::{client::open_from, conn_pair::reset, hello::named},
 };
 
@@ -24,7 +22,7 @@ use crate::{
         guard::{self, teller as serve},
         pipe::carry,
         relayed::{self, fast_line},
-        sni::{PORT, ROUTES, SHARED, Site, config, reaches},
+        sni::{ROUTES, SHARED, Site, config, reaches},
     },
 };
 
@@ -115,34 +113,6 @@ fn every_offer_carries_all_bytes() -> Result<()> {
         node.set_sysctl(&format!("ipv4/{option}"), "1")?;
     }
     Ok(())
-}
-
-/// A backend that refuses: the process tries the others of the pool.
-#[privileged_test]
-fn a_refused_client_reaches_another_backend() -> Result<()> {
-    let topology = Topology::poc()?;
-    let _teller = serve(&topology.nodes[2], "right")?;
-    let [_, refusing, serving, ..] = &topology.nodes[..] else {
-        anyhow::bail!("nodes")
-    };
-    let at = |host: &Host| SocketAddrV4::new(host.address, PORT);
-    let routes =
-        Keys::from("late_binding: always").with("routes: [{ names: [both.lab], pool: both }]");
-    let config = config(&topology, routes).mgmt_pool("both", [at(refusing), at(serving)]);
-    let lb = Lb::start(&topology, &config)?;
-    let hello = named(b"both.lab");
-    let mut asked = 0;
-    let both = || Ok((counted(&lb, "bound")? > 0 && counted(&lb, "unanswered")? > 0).then_some(()));
-    poll::until("clients of both backends", SOON, || {
-        asked += 1;
-        ensure!(asked < 200, "{:?}", hellos(&lb)?);
-        let found = topology
-            .client()
-            .netns
-            .inside(|| teller::ask(SHARED, &[&hello], Duration::ZERO))??;
-        ensure!(found.as_deref() == Some("right"), "{found:?}");
-        both()
-    })
 }
 
 /// How long there is no process.

@@ -2,6 +2,7 @@
 
 mod access;
 pub(crate) mod bind;
+mod bind_two;
 mod clients;
 mod cookies;
 pub(crate) mod guard;

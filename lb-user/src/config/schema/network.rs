@@ -8,12 +8,12 @@ use super::{
     declare::section,
     kinds::{Address, Clients, Flag, Flows, kinds},
     reader::{at, bounded, list, text, whole},
-    values::{number_of, only_word, parsed, prefixes, within},
+    values::{number_of, only_word, parsed, prefixes, within, word},
 };
 use crate::config::{
     address,
     list::List,
-    model::{Role, TCP_IP_BYTES},
+    model::{Role, SecondSegment, TCP_IP_BYTES},
     place::{At, Location, quote},
     problem::Findings,
     quota::MIN_PLACES,
@@ -58,6 +58,10 @@ section! {
         /// announces none below that to a backend. Where lb accepts connections itself (`sni`, `http`,
         /// `proxy_protocol`) the MTU of the interface alone counts.
         optional mss: Mss => "the MTU of the interface less 40; with IPv6 less 60",
+        /// When backends here get the second segment of a long ClientHello to a service with `late_binding`: `at_once`
+        /// (XDP has the kernel copy the frame that becomes both; for up to 8 interfaces) or `on_ack` (when they have
+        /// acknowledged the first one; for a driver that cannot send copies).
+        optional second_segment: WhenSecond = "at_once",
         /// The on-link prefixes, of IPv4 (/8 to /30), IPv6 (/16 to /126) or both. VIPs and SNAT addresses lie in them.
         /// As every list of prefixes it has at most 1024. IPv6 is for services with `pool` alone, without `keepalive`
         /// and `proxy_protocol`, and not for networks with `address: host`.
@@ -112,6 +116,7 @@ kinds! {
     Interface("text"): Option<At<String>> = interface;
     /// Whether it is the host, or what is reported.
     Host("word"): Option<At<bool>> = only_word("host");
+    WhenSecond("word"): Option<At<SecondSegment>> = word(&[SecondSegment::AtOnce, SecondSegment::OnAck]);
     Vlan("number"): Option<At<Option<u16>>> = number_of("VLAN id", VLAN_IDS);
     Slots("number"): Option<At<u32>> = within(SLOTS);
     Mss("number"): Option<At<u16>> = within(MSS);

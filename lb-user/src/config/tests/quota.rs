@@ -85,6 +85,7 @@ fn the_parts_are_written_out_and_mean_the_same() {
     reject: false
     half_open: 7040
     udp_flows: 8192
+    second_segment: at_once
 ";
     assert!(text.contains(part), "{text}");
     assert_eq!(parse("again", &text).as_ref(), Ok(&config));

@@ -52,6 +52,7 @@ pub(super) fn validate<'r>(
                 half_open: slots(&named.value.half_open),
                 udp_flows: slots(&named.value.udp_flows),
                 mss: named.value.mss.as_ref().map(|at| at.value),
+                second_segment: value_of(&named.value.second_segment),
             });
         }
         facts.push(known);

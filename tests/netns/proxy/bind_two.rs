@@ -1,0 +1,144 @@
+//! Hellos of two segments, which XDP sends to a backend at once or one after the other, and backends that another one of the
+//! pool follows: see [`bind`](crate::proxy::bind).
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddrV4,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    oracle::observe::segments_repeated,
+    product::{config::Keys, lb::Lb},
+    servers::teller,
+    topology::{Host, Topology},
+    traffic::hello::{Captured, captured, named},
+};
+
+use crate::proxy::{
+    bind::hellos,
+    guard::{self, teller as serve},
+    sni::{PORT, SHARED, config},
+};
+
+/// Most bytes of a hello that the data plane reads.
+const MOST: usize = 2048;
+/// Most bytes in a segment here.
+const SEGMENT: usize = 1448;
+/// How often each client connects.
+const ROUNDS: u64 = 5;
+
+/// The hellos of all captured clients, browsers among them, reach the backend with all their bytes, and those of up to two
+/// segments without the process; a client repeats none, as its kernel counts.
+#[privileged_test]
+fn both_segments_go_to_the_backend() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _tellers = guard::tellers(&topology)?;
+    for second in ["at_once", "on_ack"] {
+        let config = guard::config(&topology, "late_binding: always")
+            .network("mgmt", |mgmt| mgmt.set("second_segment", second));
+        let lb = Lb::start(&topology, &config)?;
+        let client = &topology.client().netns;
+        let clients: Vec<Captured> = captured()?.into_iter().filter(Captured::has_name).collect();
+        let mut long = 0;
+        let mut wanted = BTreeMap::new();
+        let before = segments_repeated(client)?;
+        for captured in &clients {
+            for _ in 0..ROUNDS {
+                let ask = || teller::ask(SHARED, &[&captured.bytes], Duration::ZERO);
+                let reached = client.inside(ask)?;
+                let reached = reached.with_context(|| captured.client.clone())?;
+                ensure!(
+                    reached.as_deref() == Some("a"),
+                    "{}: {reached:?}",
+                    captured.client
+                );
+            }
+            let end = match captured.bytes.len() {
+                // Its name has a dot at the end.
+                _ if captured.client == "openssl-upper" => "unrouted",
+                ..=MOST => "bound",
+                _ => "unread",
+            };
+            *wanted.entry(end.to_owned()).or_default() += ROUNDS;
+            if end == "bound" && captured.bytes.len() > SEGMENT {
+                long += ROUNDS;
+            }
+        }
+        let repeated = segments_repeated(client)? - before;
+        println!("{second}: {wanted:?}, {repeated} repeated of {long}");
+        assert_eq!(hellos(&lb)?, wanted);
+        ensure!(long >= 4 * ROUNDS, "{long} of two segments");
+        // Each would be, if its second segment was the client's to repeat.
+        ensure!(repeated * 2 < long, "{repeated} segments repeated");
+    }
+    Ok(())
+}
+
+/// How many clients come.
+const CLIENTS: u64 = 40;
+
+/// Clients of the names of a pool of which one backend does not serve.
+fn with_one(topology: &Topology, lost: &Host, serving: &Host, clients: u64) -> Result<Duration> {
+    let _teller = serve(serving, "right")?;
+    let at = |host: &Host| SocketAddrV4::new(host.address, PORT);
+    let routes =
+        Keys::from("late_binding: always").with("routes: [{ names: [both.lab], pool: both }]");
+    let config = config(topology, routes).mgmt_pool("both", [at(lost), at(serving)]);
+    let lb = Lb::start(topology, &config)?;
+    let hello = named(b"both.lab");
+    let mut times = Vec::new();
+    for _ in 0..clients {
+        let begun = Instant::now();
+        let ask = || teller::ask(SHARED, &[&hello], Duration::ZERO);
+        let found = topology.client().netns.inside(ask)??;
+        ensure!(found.as_deref() == Some("right"), "{found:?}");
+        times.push(begun.elapsed());
+    }
+    assert_eq!(
+        hellos(&lb)?,
+        BTreeMap::from([("bound".to_owned(), clients)])
+    );
+    times.sort_unstable();
+    println!("{times:?}");
+    times.pop().context("a client")
+}
+
+/// A backend that refuses: XDP goes on to the other one of the pool.
+#[privileged_test]
+fn a_refused_client_reaches_another_backend() -> Result<()> {
+    let topology = Topology::poc()?;
+    let [_, refusing, serving, ..] = &topology.nodes[..] else {
+        anyhow::bail!("nodes")
+    };
+    with_one(&topology, refusing, serving, CLIENTS)?;
+    let refused = refusing.netns.run("nstat -asz TcpOutRsts")?;
+    let refused = refused.lines().find(|line| line.starts_with("TcpOutRsts"));
+    let refused = refused.and_then(|line| line.split_whitespace().nth(1));
+    ensure!(refused.context("a count")? != "0", "no backend has refused");
+    Ok(())
+}
+
+/// A backend that is silent: when a client repeats its hello for the second time, it goes to the other one.
+#[privileged_test]
+fn a_client_of_a_silent_backend_reaches_another_one() -> Result<()> {
+    let topology = Topology::poc()?;
+    let [_, silent, serving, ..] = &topology.nodes[..] else {
+        anyhow::bail!("nodes")
+    };
+    let rules = [
+        "nft add table ip deaf".to_owned(),
+        "nft add chain ip deaf in { type filter hook input priority 0 ; }".to_owned(),
+        format!("nft add rule ip deaf in tcp dport {PORT} counter drop"),
+    ];
+    for rule in rules {
+        silent.netns.run(&rule)?;
+    }
+    let longest = with_one(&topology, silent, serving, 8)?;
+    ensure!(
+        longest > Duration::from_millis(500),
+        "no client has met the silent one"
+    );
+    Ok(())
+}

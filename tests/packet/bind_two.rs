@@ -1,0 +1,270 @@
+//! Hellos of two segments, and backends that others of the pool follow.
+
+use lb_common::{
+    conntrack::ANSWER_TIMEOUT,
+    wire::header::{ACK, PSH},
+};
+use lb_tests::{
+    frames::{
+        packet::{Frame, check, flags::*, tcp},
+        segment::Segment,
+    },
+    product::program::{Action, DataPlane, MGMT_NIC, Port},
+    traffic::hello::{TLS12, hello, names},
+};
+
+use super::{
+    bind::{self, BACKEND, CLOCK, CONFIG, NUMBER, TIME, from_backend, receive, syn_ack},
+    cookies::{Answer, ISN, OPTIONS, start_with},
+    given::{KAS_MAC, passed_on},
+};
+
+/// Bytes of the first segment.
+const FIRST: usize = 1448;
+/// The other backend of the pool.
+const OTHER: &str = "10.32.96.106:30918";
+
+/// A hello of 1,800 bytes whose name is in the second segment.
+fn long_hello() -> Vec<u8> {
+    let name = names(&[(0, b"a.lab")]);
+    let whole = hello(TLS12, &[(21, vec![0; 1700]), (0, name)]);
+    assert!(whole.len() > FIRST + 200 && whole.len() < 2048);
+    whole
+}
+
+fn segments(answer: &Answer, whole: &[u8]) -> [Frame; 2] {
+    let (one, other) = whole.split_at(FIRST);
+    [(0, one), (1448, other)]
+        .map(|(offset, data)| answer.segment(offset, ACK_ONLY).payload(data).window(501))
+}
+
+/// The SYN that a hello of a client, or a refusal, becomes: the backend, and the SNAT port.
+fn syn(frame: &[u8]) -> (String, String) {
+    check(frame).expect("right checksums");
+    let syn = Segment::read(frame).expect("a SYN");
+    assert_eq!((syn.flags, syn.sequence, syn.payload), (SYN_ONLY, ISN, 0));
+    (syn.to.to_string(), syn.from.to_string())
+}
+
+/// Both segments have come; the SYN of the second one.
+fn open(lb: &mut DataPlane, answer: &Answer, whole: &[u8]) -> (String, String) {
+    let [first, second] = segments(answer, whole);
+    let held = receive(lb, Port::Tenant, &first.bytes());
+    assert_eq!(
+        (held.action, &held.counted[..]),
+        (Action::Drop, &["consumed"][..])
+    );
+    syn(&passed_on(lb, Port::Tenant, &second.bytes()))
+}
+
+/// A segment of the hello at its backend.
+fn assert_sent(frame: &[u8], port: &str, offset: u32, data: &[u8], clock: u32) {
+    check(frame).expect("right checksums");
+    let sent = Segment::read(frame).expect("a segment");
+    let (from, to) = (sent.from.to_string(), sent.to.to_string());
+    assert_eq!((from.as_str(), to.as_str()), (port, BACKEND));
+    let sequence = ISN.wrapping_add(1).wrapping_add(offset);
+    assert_eq!(
+        (sent.flags, sent.sequence, sent.acknowledgment),
+        (PSH | ACK, sequence, NUMBER + 1)
+    );
+    let times = [&[1, 1, 8, 10][..], &TIME, &clock.to_be_bytes()].concat();
+    assert_eq!(frame[54..66], times);
+    assert_eq!(frame[66..], *data);
+}
+
+/// Byte by byte: the ACK of the first segment becomes the second one; the next ACK is the client's.
+#[privileged_test]
+fn the_second_segment_follows_the_acknowledgment_of_the_first() {
+    let never = CONFIG.replace(
+        "interface: eth1,",
+        "interface: eth1, second_segment: on_ack,",
+    );
+    let mut lb = start_with(&never);
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let whole = long_hello();
+    let [first, second] = segments(&answer, &whole);
+    let (backend, port) = open(&mut lb, &answer, &whole);
+    assert_eq!(backend, BACKEND);
+    // The client repeats the last segment, and then the first one alone.
+    let again = receive(&mut lb, Port::Tenant, &second.bytes());
+    assert_eq!(again.counted, ["hello_unordered"]);
+    let again = passed_on(&mut lb, Port::Tenant, &first.bytes());
+    assert_eq!(syn(&again), (backend, port.clone()));
+
+    let met = receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
+    assert_eq!(
+        (met.action, &met.counted[..]),
+        (Action::Transmit, &["transmitted", "bound"][..])
+    );
+    assert_sent(&met.frame, &port, 0, &whole[..FIRST], CLOCK);
+
+    let ack = |offset: u32, clock: u32| {
+        let times = [&[1, 1, 8, 10][..], &clock.to_be_bytes(), &TIME].concat();
+        let number = ISN.wrapping_add(1).wrapping_add(offset);
+        from_backend(&port, ACK_ONLY, NUMBER + 1, number).tcp_options(&times)
+    };
+    let rest = receive(&mut lb, Port::Mgmt, &ack(1448, CLOCK + 3).bytes());
+    assert_eq!(
+        (rest.action, &rest.counted[..]),
+        (Action::Transmit, &["transmitted"][..])
+    );
+    assert_sent(&rest.frame, &port, 1448, &whole[FIRST..], CLOCK + 3);
+
+    let length = u32::try_from(whole.len()).unwrap();
+    let behind = ISN.wrapping_add(1).wrapping_add(length);
+    for offset in [1448, length] {
+        let ack = passed_on(&mut lb, Port::Mgmt, &ack(offset, CLOCK + 4).bytes());
+        let ack = Segment::read(&ack).expect("a segment");
+        let number = ISN.wrapping_add(1).wrapping_add(offset);
+        assert_eq!(
+            (ack.sequence, ack.acknowledgment),
+            (answer.number.wrapping_add(1), number)
+        );
+    }
+    assert_eq!(behind, ISN.wrapping_add(1).wrapping_add(length));
+    assert!(lb.hellos().is_empty());
+}
+
+/// What comes instead of that ACK is the client's, and the client repeats its second segment.
+#[privileged_test]
+fn without_that_acknowledgment_the_client_sends_the_rest() {
+    let never = CONFIG.replace(
+        "interface: eth1,",
+        "interface: eth1, second_segment: on_ack,",
+    );
+    let whole = long_hello();
+    for case in ["overwritten", "part", "data"] {
+        let mut lb = start_with(&never);
+        let answer = Answer::to(&mut lb, &OPTIONS);
+        let (_, port) = open(&mut lb, &answer, &whole);
+        receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
+        let offset = if case == "part" { 1447 } else { 1448 };
+        let number = ISN.wrapping_add(1).wrapping_add(offset);
+        let mut reply = from_backend(&port, ACK_ONLY, NUMBER + 1, number);
+        if case == "data" {
+            reply = reply.payload(b"alert");
+        }
+        if case == "overwritten" {
+            lb.raw_maps()["HELLO_SLOTS"].clear().expect("no hellos");
+        }
+        let reply = passed_on(&mut lb, Port::Mgmt, &reply.bytes());
+        let reply = Segment::read(&reply).expect("a segment");
+        assert_eq!(reply.sequence, answer.number.wrapping_add(1), "{case}");
+        let [_, second] = segments(&answer, &whole);
+        let second = passed_on(&mut lb, Port::Tenant, &second.bytes());
+        assert_eq!(second[66..], whole[FIRST..], "{case}");
+    }
+}
+
+/// Where frames are copied, the SYN-ACK goes to the map of devices, marked for the program in there.
+#[privileged_test]
+fn both_segments_are_copies() {
+    let mut lb = start_with(CONFIG);
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let (_, port) = open(&mut lb, &answer, &long_hello());
+    let met = receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
+    assert_eq!(
+        (met.action, &met.counted[..]),
+        (Action::Redirect, &["forwarded", "bound"][..])
+    );
+    assert_eq!(met.frame[12..14], [0x88, 0xb5]);
+    assert_eq!(met.frame[18..22], (NUMBER + 1).to_be_bytes());
+    assert_eq!(met.frame[22..26], CLOCK.to_be_bytes());
+}
+
+/// Not both are there, or they are no hello: the process has what has come.
+#[privileged_test]
+fn what_two_segments_do_not_hold_goes_to_the_process() {
+    let mut lb = start_with(CONFIG);
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let mut whole = long_hello();
+    let [first, _] = segments(&answer, &whole);
+    for counted in [&["consumed"][..], &["consumed", "unread"]] {
+        let left = receive(&mut lb, Port::Tenant, &first.bytes());
+        assert_eq!(left.counted, counted);
+    }
+    assert_eq!(lb.hellos()[0].bytes, whole[..FIRST]);
+    // The length of the record says that there is more.
+    whole[3..5].copy_from_slice(&2040_u16.to_be_bytes());
+    let [first, second] = segments(&answer, &whole);
+    receive(&mut lb, Port::Tenant, &first.bytes());
+    let left = receive(&mut lb, Port::Tenant, &second.bytes());
+    assert_eq!(left.counted, ["consumed", "unread"]);
+    let hellos = lb.hellos();
+    assert_eq!((hellos.len(), &hellos[0].bytes), (1, &whole));
+}
+
+/// With two backends in the pool.
+fn with_two() -> String {
+    let one = format!("{BACKEND:?}");
+    CONFIG.replacen(&one, &format!("{one}, {OTHER:?}"), 1)
+}
+
+/// Byte by byte: the RST of a backend becomes the SYN to the other one, and what the first one still sends is not the flow's.
+#[privileged_test]
+fn a_refused_hello_goes_to_the_other_backend() {
+    let mut lb = start_with(&with_two());
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let whole = bind::hello(&answer, "a.lab").bytes();
+    let (first, port) = syn(&passed_on(&mut lb, Port::Tenant, &whole));
+    let next = ISN.wrapping_add(1);
+    let refusal = |backend: &str| {
+        tcp(backend, &port, RST_ACK)
+            .between(KAS_MAC, MGMT_NIC)
+            .numbers(0, next)
+    };
+    let refused = receive(&mut lb, Port::Mgmt, &refusal(&first).bytes());
+    assert_eq!(
+        (refused.action, &refused.counted[..]),
+        (Action::Transmit, &["transmitted"][..])
+    );
+    let (second, same_port) = syn(&refused.frame);
+    assert_eq!(same_port, port);
+    assert_ne!(second, first);
+    let late = receive(&mut lb, Port::Mgmt, &refusal(&first).bytes());
+    assert_eq!(late.counted, ["reply_mismatch"]);
+    assert!(lb.hellos().is_empty());
+    // The last one refuses: the process has the hello.
+    let refused = receive(&mut lb, Port::Mgmt, &refusal(&second).bytes());
+    assert_eq!(
+        (refused.action, &refused.counted[..]),
+        (Action::Drop, &["refused_by_backend", "unanswered"][..])
+    );
+    assert_eq!(lb.hellos().len(), 1);
+}
+
+/// A silent backend: the first repetition of the hello is its own, the next one that of the other backend.
+#[privileged_test]
+fn a_hello_without_an_answer_goes_to_the_other_backend() {
+    let mut lb = start_with(&with_two());
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let whole = long_hello();
+    let [one, _] = segments(&answer, &whole);
+    let (silent, port) = open(&mut lb, &answer, &whole);
+    let again = |lb: &mut DataPlane| receive(lb, Port::Tenant, &one.bytes());
+    let repeated = again(&mut lb);
+    assert_eq!(syn(&repeated.frame).0, silent);
+    let id = DataPlane::flow_id(port.rsplit(':').next().unwrap().parse().unwrap());
+    let later = |lb: &mut DataPlane| {
+        let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+        flow.last_seen = flow.last_seen.wrapping_sub(ANSWER_TIMEOUT);
+        lb.maps.flows.set(id, &flow, 0).expect("a write");
+    };
+    later(&mut lb);
+    let moved = again(&mut lb);
+    assert_eq!(moved.counted, ["forwarded"]);
+    let (other, same_port) = syn(&moved.frame);
+    assert_eq!(same_port, port);
+    assert_ne!(other, silent);
+    // The backend that was left answers at last.
+    let late = tcp(&silent, &port, SYN_ACK)
+        .between(KAS_MAC, MGMT_NIC)
+        .numbers(NUMBER, ISN.wrapping_add(1));
+    let late = receive(&mut lb, Port::Mgmt, &late.bytes());
+    assert_eq!(late.counted, ["reply_mismatch"]);
+    later(&mut lb);
+    let left = again(&mut lb);
+    assert_eq!(left.counted, ["consumed", "unanswered"]);
+    assert_eq!(lb.hellos()[0].bytes, whole);
+}

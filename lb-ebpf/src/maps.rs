@@ -148,7 +148,6 @@ pub(crate) static SPLICES: Array<
     { DEFAULT_HANDED_OVER as usize },
     { BPF_F_MMAPABLE as usize },
 > = Array::new();
-/// Never read here: the list of all maps is this one.
 #[btf_map]
 pub(crate) static SPLICE_NAMES: HashMap<
     u32,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lb_common::conntrack::FlowState;
 use lb_tests::{
     frames::{
         packet::{Frame, check, flags::*, tcp},
@@ -325,4 +326,35 @@ fn a_lost_hello_comes_again() {
         (ISN.wrapping_add(1), NUMBER + 1)
     );
     assert_eq!(again.payload as usize, named(b"a.lab").len());
+}
+
+/// A flow has the name of its hello, also of one that a wildcard is for, until it has been over for a while.
+#[privileged_test]
+fn a_bound_flow_has_its_name() {
+    for name in ["a.lab", "X.A.lab"] {
+        let mut lb = start_with(CONFIG);
+        let answer = Answer::to(&mut lb, &OPTIONS);
+        let (_, port) = opened(&mut lb, &hello(&answer, name));
+        let port = port.rsplit(':').next().expect("a port");
+        let id = DataPlane::flow_id(port.parse().expect("a number"));
+        let splices = lb.splices();
+        let word = |lb: &DataPlane| FlowState::from_raw(lb.maps.flows.get(&id, 0).unwrap().word);
+        let alive = word(&lb);
+        let wanted = Some(name.to_ascii_lowercase());
+        assert_eq!(splices.name(id, alive), wanted);
+        splices.forget_names().expect("the names");
+        assert_eq!(splices.name(id, alive), wanted, "it lives");
+        let mut change = |state: FlowState, age: u32| {
+            let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+            flow.word = state.raw();
+            flow.last_seen = flow.last_seen.wrapping_sub(age);
+            lb.maps.flows.set(id, &flow, 0).expect("a write");
+        };
+        change(alive.close(), 0);
+        splices.forget_names().expect("the names");
+        assert_eq!(splices.name(id, alive), wanted, "its line may be written");
+        change(alive.close(), 11_000);
+        splices.forget_names().expect("the names");
+        assert_eq!(splices.name(id, alive), None);
+    }
 }

@@ -232,8 +232,8 @@ pub const MAPS: [MapDeclaration; 52] = [
         .used("user; one field by XDP", BOTH),
     hash::<u32, SpliceName>("SPLICE_NAMES", Limited("`handed_over`, and 1024 under way"))
         .as_used()
-        .holds("flow id", "name that the client of a connection that was handed over has requested")
-        .used(USER, USER),
+        .holds("flow id", "name that the client of a connection that was handed over, or bound, has requested")
+        .used(BOTH, USER),
     array::<u32>("USAGE", Fixed(usage::entries(MAX_SERVICES)))
         .mapped()
         .holds("network or service", "flows in full use")

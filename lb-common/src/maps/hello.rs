@@ -14,8 +14,8 @@ use crate::{
 pub const MAX_HELLO_AGE: u32 = 42_915;
 /// Bytes of the ring buffer `HELLOS`.
 pub const HELLO_BUFFER_BYTES: u32 = 1 << 19;
-/// Slots for hellos of which a segment has come, by a hash of their tuples: a cache, since the client still has what is
-/// in there.
+/// Slots for hellos of which a segment has come, two for each hash of their tuples: a cache, since the client still has
+/// what is in there.
 pub const HELLO_SLOTS: u32 = 1024;
 /// Most bytes of a hello in a slot.
 pub const MAX_HELLO_BYTES: u32 = MAX_WINDOW as u32;

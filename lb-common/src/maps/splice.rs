@@ -194,7 +194,7 @@ const ROWS: usize = 15;
 const ROW: usize = 8;
 
 pod_struct! {
-    /// The name that the client of a flow that was handed over has requested, by the flow's id. 128 bytes. Of userspace alone.
+    /// The name that the client of a flow that was handed over, or bound, has requested, by the flow's id. 128 bytes.
     pub struct SpliceName {
         /// Generation of the flow's word.
         pub generation: u32,

@@ -135,11 +135,12 @@ fn open(
     opened.map_err(|_| HELLO_UNOPENED.into())
 }
 
-/// Writes the binding of a flow of this generation that the hello in the slot with this index opens. Returns 0. A subprogram, for its own
+/// Writes the binding of a flow of this generation that the hello in the slot with this index opens, and its name. Returns 0. A subprogram, for its own
 /// stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn lb_note_binding(flow_id: u32, generation: u32, slot: u32) -> u32 {
+    name::lb_keep_name(flow_id, generation, slot);
     if let (Some(entry), Some(slot)) = (Entry::at(flow_id), ClaimedSlot::read(slot)) {
         let head = &slot.head;
         let time = (head.flags & HELLO_HAS_TIMES != 0).then_some(slot.echo);

@@ -2,16 +2,19 @@
 //!
 //! Each step is a subprogram, which the verifier walks once, and which finds the hello in its slot.
 
+use core::mem::offset_of;
+
 use lb_common::{
     client_hello::glance::{self, HelloBytes, MAX_GLANCE, NamePlace, SeenExtensions},
     maps::{
         hello::HelloSlot,
         server_name::{MAX_NAME_BYTES, NameKey, PoolRoute, UNDER, first_label},
+        splice::SpliceName,
     },
     verdict::{HELLO_UNREAD, HELLO_UNROUTED},
 };
 
-use crate::maps::{HELLO_SLOTS, SERVER_NAMES};
+use crate::maps::{HELLO_SLOTS, SERVER_NAMES, SPLICE_NAMES};
 
 /// The bytes in a slot that this CPU has.
 struct SlotBytes(*const HelloSlot);
@@ -64,7 +67,8 @@ fn find(index: u32, service: u32) -> Result<PoolRoute, u32> {
     if length > MAX_NAME_BYTES {
         return Err(HELLO_UNROUTED);
     }
-    let exact = lb_name(index, at, length, service, 0);
+    lb_set_name(index, at, length);
+    let exact = lb_name(index, service, 0);
     let mut route = PoolRoute::from_raw(exact);
     if exact == 0 {
         let label = lb_label(index, at, length);
@@ -72,7 +76,8 @@ fn find(index: u32, service: u32) -> Result<PoolRoute, u32> {
             return Err(HELLO_UNROUTED);
         }
         let (at, length) = (at + label + 1, length - label - 1);
-        route = PoolRoute::from_raw(lb_name(index, at, length, service, UNDER));
+        lb_set_name(index, at, length);
+        route = PoolRoute::from_raw(lb_name(index, service, UNDER));
     }
     match route.pool {
         0 => Err(HELLO_UNROUTED),
@@ -141,19 +146,18 @@ extern "C" fn lb_label(index: u32, at: u32, length: u32) -> u32 {
         .unwrap_or(0)
 }
 
-/// The route of a name of this service, or of what is under it, as [`PoolRoute::raw`]; 0 if there is none.
+/// The route of the name in the key of the slot with this index, or of what is under it, of this service, as
+/// [`PoolRoute::raw`]; 0 if there is none.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_name(index: u32, at: u32, length: u32, service: u32, kind: u32) -> u64 {
+extern "C" fn lb_name(index: u32, service: u32, kind: u32) -> u64 {
     let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) else {
         return 0;
     };
-    // SAFETY: a live value of an array map, whose claim the caller has; the bytes are read by other pointers, and are not
-    // in there.
+    // SAFETY: a live value of an array map, whose claim the caller has, and none of whose references is held.
     let key: &mut NameKey = unsafe { &mut (*slot).name };
     key.service = service as u16;
     key.kind = kind;
-    key.set_name(&SlotBytes(slot.cast_const()), at, length);
     let mark = key.mark();
     let Some(route) = SERVER_NAMES.get_ptr(&*key) else {
         return 0;
@@ -167,3 +171,42 @@ extern "C" fn lb_name(index: u32, at: u32, length: u32, service: u32, kind: u32)
         0
     }
 }
+
+/// Writes the name at a place of the hello into the key of its slot. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_set_name(index: u32, at: u32, length: u32) -> u32 {
+    if let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) {
+        // SAFETY: a live value of an array map, whose claim the caller has; the bytes are read by other pointers, and are not
+        // in there.
+        let key: &mut NameKey = unsafe { &mut (*slot).name };
+        key.set_name(&SlotBytes(slot.cast_const()), at, length);
+    }
+    0
+}
+
+/// Keeps the name of the hello in the slot with this index, whose route was found, for the flow with this id and generation.
+/// Returns 0. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn lb_keep_name(flow_id: u32, generation: u32, index: u32) -> u32 {
+    let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) else {
+        return 0;
+    };
+    // SAFETY: a live value of an array map, whose claim the caller has; any bits are valid.
+    let seen = unsafe { (&raw const (*slot).seen).read_volatile() };
+    // The key may be that of what it is under.
+    lb_set_name(index, seen.name_at, seen.name_length);
+    // SAFETY: as above. Behind two words both have a name of the same form, as is asserted below.
+    let name: &mut SpliceName = unsafe { &mut *(&raw mut (*slot).name).cast() };
+    name.generation = generation;
+    name.length = seen.name_length;
+    // A flow goes on without its name.
+    let _full = SPLICE_NAMES.insert(&flow_id, &*name, 0);
+    0
+}
+
+const _: () = assert!(
+    size_of::<NameKey>() == size_of::<SpliceName>()
+        && offset_of!(NameKey, name) == offset_of!(SpliceName, name)
+);

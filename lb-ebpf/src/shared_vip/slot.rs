@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use lb_common::{
     maps::{
-        flow::FlowKey,
+        flow::{FlowKey, PackedKey},
         hello::{
             HELLO_SLOTS as COUNT, HelloHead, HelloSlot, MAX_HELLO_BYTES, MAX_PIECE_BYTES,
             StoredSegment,
@@ -18,7 +18,7 @@ use lb_common::{
 };
 
 use crate::{
-    flow::atomic,
+    flow::{atomic, entry::now},
     maps::{HASH_KEY, HELLO_SLOTS, HELLOS},
 };
 
@@ -37,8 +37,8 @@ impl ClaimedSlot {
     /// That of the hello of a tuple, if no other CPU has it.
     #[inline(always)]
     pub(super) fn claim(key: &FlowKey) -> Result<Self, DropReason> {
-        let hash = HASH_KEY.get(0).ok_or(DropReason::RecordMissing)?;
-        let index = hash.of(key.packed().words()) & (COUNT - 1);
+        let PackedKey { ends, rest } = key.packed();
+        let index = lb_slot_of(ends, rest);
         let slot = HELLO_SLOTS.get_ptr_mut(index);
         let slot = slot.ok_or(DropReason::RecordMissing)?;
         // SAFETY: a live value of an array map, which is never freed.
@@ -200,6 +200,28 @@ impl ClaimedSlot {
             .output_untyped(record, 0)
             .map_err(|_| DropReason::HellosFull)
     }
+}
+
+/// The index of the slot for the hello of a tuple, by the numbers of its [`PackedKey`]: of two that its hash allows the one
+/// that has it, or else the one whose hello is older. A subprogram, which the verifier walks once.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_slot_of(ends: u64, rest: u64) -> u32 {
+    let key = PackedKey { ends, rest };
+    let Some(hash) = HASH_KEY.get(0) else {
+        return 0;
+    };
+    let first = hash.of(key.words()) & (COUNT - 1) & !1;
+    let now = now();
+    let look = |index: u32| {
+        let head = HELLO_SLOTS.get(index).map(|slot| &slot.head);
+        head.map_or((false, 0), |head| {
+            (head.key.packed() == key, now.wrapping_sub(head.seen))
+        })
+    };
+    let ((has_it, age), (other_has_it, other_age)) = (look(first), look(first + 1));
+    let is_other = other_has_it || !has_it && other_age > age;
+    first + u32::from(is_other)
 }
 
 /// The same number. What the compiler knows of it, and the verifier does not, is forgotten: so it is compared in the

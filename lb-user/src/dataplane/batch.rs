@@ -4,7 +4,10 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use anyhow::{Context as _, Result, ensure};
-use aya::maps::{Array, InnerMap, MapData};
+use aya::{
+    Pod,
+    maps::{Array, HashMap, InnerMap, MapData},
+};
 use nix::{
     errno::Errno,
     libc::{self, c_int},
@@ -100,6 +103,62 @@ pub(super) fn values(map: &Array<MapData, u32>) -> Result<Vec<u32>> {
     let read = attributes.count;
     ensure!(read == count, "read {read} of {count} elements of a map");
     Ok(values)
+}
+
+/// Keys of a hash whose keys are numbers of 32 bits.
+pub(super) struct Keys {
+    /// Some of them.
+    pub(super) keys: Vec<u32>,
+    /// Where the next ones are; none behind the last one.
+    pub(super) next: Option<u32>,
+}
+
+/// Keys of a hash from a place on that an earlier call has given, or from its beginning: `room` of them at most, which is to be
+/// more than one bucket has.
+///
+/// # Errors
+///
+/// If the kernel refuses it.
+pub(super) fn keys<V: Pod>(
+    map: &HashMap<MapData, u32, V>,
+    from: Option<u32>,
+    room: u32,
+) -> Result<Keys> {
+    let many = usize::try_from(room).context("count the elements")?;
+    let (first, mut next) = (from.unwrap_or_default(), 0_u32);
+    let mut keys = vec![0_u32; many];
+    let mut values = vec![0_u8; many * size_of::<V>()];
+    let mut attributes = Attributes {
+        in_batch: from.map_or(0, |_| (&raw const first).addr() as u64),
+        out_batch: (&raw mut next).addr() as u64,
+        keys: keys.as_mut_ptr().addr() as u64,
+        values: values.as_mut_ptr().addr() as u64,
+        count: room,
+        map: descriptor(map),
+        element_flags: 0,
+        flags: 0,
+    };
+    // SAFETY: the kernel reads and writes `attributes`, whose size it gets, and reads one number of 32 bits from `first`; it
+    // writes one to `next`, and `count` keys and values to the vectors, which have as much room. All outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_MAP_LOOKUP_BATCH,
+            &raw mut attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    let is_last = match Errno::result(result) {
+        Ok(_) => false,
+        // Behind the last bucket.
+        Err(Errno::ENOENT) => true,
+        Err(error) => return Err(error).context("read elements of a map"),
+    };
+    keys.truncate(usize::try_from(attributes.count).context("count the elements")?);
+    Ok(Keys {
+        keys,
+        next: (!is_last).then_some(next),
+    })
 }
 
 fn descriptor(map: &impl InnerMap) -> u32 {

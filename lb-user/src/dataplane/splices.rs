@@ -15,14 +15,25 @@ use anyhow::{Context as _, Result};
 use aya::maps::{HashMap, Map, MapData};
 use lb_common::{
     conntrack::FlowState,
-    maps::splice::{Binding, DRAINED, Splice, SpliceName, flow, owner},
+    maps::{
+        flow::TIME_SHIFT,
+        splice::{Binding, DRAINED, Splice, SpliceName, flow, owner},
+    },
 };
 
-use super::{flows::FlowTable, mapped::MappedArray};
+use super::{
+    batch::{Keys, keys},
+    flows::{FlowTable, Glance, coarse_now},
+    mapped::MappedArray,
+};
 
 /// The name that the client of a flow has requested, by its id and word; none if there is none.
 pub type SpliceNames = Box<dyn Fn(u32, FlowState) -> Option<String>>;
 
+/// How long the name of a flow that is over is kept for its line in the flow log, in units of `Flow::last_seen`.
+const NAME_REST: u32 = 10 * (1_000_000_000 >> TIME_SHIFT);
+/// Names that are looked at by one system call.
+const NAMES_AT_ONCE: u32 = 1024;
 /// Splices that are looked at for one whose flow is over.
 const MAX_LOOKS: u32 = 1024;
 /// The place of `Binding::splice` among its words, and of `Splice::owner` among the long ones.
@@ -72,13 +83,13 @@ impl SpliceTable {
         })
     }
 
-    /// The names of the flows that were handed over, each as long as no other has its id.
+    /// The names of the flows that were handed over or bound, each as long as no other has its id.
     #[must_use]
     pub fn names(self) -> SpliceNames {
         Box::new(move |id, word| self.name(id, word))
     }
 
-    /// The name that the client of a flow has requested, if it was handed over and there was one.
+    /// The name that the client of a flow has requested, if it was handed over or bound and there was one.
     pub fn name(&self, id: u32, word: FlowState) -> Option<String> {
         let kept = word.is_spliced().then(|| self.kept_name(id)).flatten()?;
         let name = String::from_utf8_lossy(kept.name()).into_owned();
@@ -88,6 +99,43 @@ impl SpliceTable {
     fn kept_name(&self, id: u32) -> Option<SpliceName> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.get(&id, 0).ok()
+    }
+
+    /// Forgets the names of flows that have been over for a while: the data plane, which keeps those of the flows that it has
+    /// bound, does not.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses to read the map.
+    pub fn forget_names(&self) -> Result<()> {
+        let now = coarse_now()?;
+        let mut from = None;
+        loop {
+            // For so many at a time, since clients that are handed over wait for the lock.
+            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            let Keys { keys, next } = keys(&names, from, NAMES_AT_ONCE)?;
+            for id in keys {
+                if self.is_over(id, now) {
+                    // It may have been forgotten.
+                    let _none = names.remove(&id);
+                }
+            }
+            drop(names);
+            match next {
+                Some(next) => from = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether the flow with this id is over, and has been so for [`NAME_REST`].
+    fn is_over(&self, id: u32, now: u32) -> bool {
+        let glance = self.flows.glance(id);
+        glance.is_none_or(
+            |Glance {
+                 word, last_seen, ..
+             }| { word.claimable() && now.wrapping_sub(last_seen) >= NAME_REST },
+        )
     }
 
     /// The splice of the flow with this id and word, if it has one.

@@ -95,6 +95,7 @@ impl Acceptors {
         let sizes = VipMss::open(maps)?;
         let flows = Arc::new(FlowLines::open(maps)?);
         let descriptors = Descriptors::of_this_process(accounts.shares.clone());
+        let names = sides.values().find_map(|side| side.leases.clone());
         let mut fronts = Vec::new();
         let dialers = sides.into_iter().map(|(network, of_network)| {
             let NetworkSide { id, side, leases } = of_network;
@@ -149,7 +150,7 @@ impl Acceptors {
         }
         let (ends, until) = watch::channel(());
         let ceased = front.listeners.ceased();
-        let thread = hellos::start(maps, queues, sockets, ceased, until)?;
+        let thread = hellos::start(maps, (queues, sockets), names, ceased, until)?;
         front.threads.push(thread);
         front.ends = Some(ends);
         Ok(front)

@@ -23,7 +23,7 @@ use super::{
     context::Context,
     dial::select::{ConnectionAddresses, NoBackend},
     snapshot::Routing,
-    splice::rebuilt,
+    splice::{port_lease::PortLeases, rebuilt},
     workers::ThreadLoad,
 };
 use crate::{
@@ -40,6 +40,8 @@ const MAX_WAITING: usize = 1024;
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a key of cookies is that of new ones.
 const EPOCH_TIME: Duration = Duration::from_secs(60);
+/// How often the names of flows that are over are forgotten.
+const NAMES_INTERVAL: Duration = Duration::from_secs(10);
 /// How often connections are looked for that no process has any more.
 const ABANDONED_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -138,8 +140,8 @@ fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
 /// The thread that takes hellos. It ends with the sender of `ends`.
 pub(super) fn start(
     maps: &Path,
-    queues: HelloQueues,
-    sockets: ClientSockets,
+    (queues, sockets): (HelloQueues, ClientSockets),
+    names: Option<PortLeases>,
     ceased: watch::Receiver<bool>,
     ends: watch::Receiver<()>,
 ) -> Result<JoinHandle<()>> {
@@ -150,7 +152,14 @@ pub(super) fn start(
         runtime.block_on(async {
             let _guard = runtime.enter();
             match HelloRing::open(&maps) {
-                Ok(ring) => serve(ring, cookies, queues, sockets, ceased, ends).await,
+                Ok(ring) => {
+                    let kept = Kept {
+                        cookies,
+                        sockets,
+                        names,
+                    };
+                    serve(ring, kept, queues, ceased, ends).await;
+                }
                 Err(error) => tracing::error!(
                     "shared VIPs with `syn_cookies` get no clients: {error:#}: please report it"
                 ),
@@ -160,11 +169,27 @@ pub(super) fn start(
     thread.context("start the thread that takes hellos")
 }
 
+/// What the thread keeps in order.
+struct Kept {
+    cookies: Cookies,
+    sockets: ClientSockets,
+    /// By which the names of flows are reached.
+    names: Option<PortLeases>,
+}
+
+impl Kept {
+    fn forget_names(&self) {
+        let forgotten = self.names.as_ref().map_or(Ok(()), PortLeases::forget_names);
+        if let Err(error) = forgotten {
+            tracing::warn!("the names of flows that are over are kept: {error:#}");
+        }
+    }
+}
+
 async fn serve(
     mut ring: HelloRing,
-    cookies: Cookies,
+    kept: Kept,
     queues: HelloQueues,
-    sockets: ClientSockets,
     mut ceased: watch::Receiver<bool>,
     mut ends: watch::Receiver<()>,
 ) {
@@ -175,6 +200,7 @@ async fn serve(
     };
     let (mut beats, mut epochs) = (tick(BEAT_INTERVAL), tick(EPOCH_TIME));
     let (mut marks, mut sweeps) = (tick(MARK_INTERVAL), tick(ABANDONED_INTERVAL));
+    let mut names = tick(NAMES_INTERVAL);
     // The first one is at once.
     epochs.tick().await;
     loop {
@@ -188,15 +214,18 @@ async fn serve(
                 }
             },
             _ = beats.tick() => if takes {
-                cookies.beat();
-                sockets.forget_left(Instant::now());
+                kept.cookies.beat();
+                kept.sockets.forget_left(Instant::now());
             },
-            _ = epochs.tick() => if takes && let Err(error) = cookies.turn() {
+            _ = epochs.tick() => if takes && let Err(error) = kept.cookies.turn() {
                 tracing::warn!("the key of SYN cookies stays for another minute: {error}");
             },
-            _ = marks.tick() => sockets.mark(),
+            _ = marks.tick() => kept.sockets.mark(),
             _ = sweeps.tick() => if takes {
-                sockets.forget_abandoned();
+                kept.sockets.forget_abandoned();
+            },
+            _ = names.tick() => if takes {
+                kept.forget_names();
             },
             _ = ceased.changed() => {}
             _ = ends.changed() => return,

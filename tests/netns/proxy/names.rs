@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     handoff::connections::handed_over,
     proxy::{
+        bind::hellos,
         hosts,
         relayed::{NAME, SOON, config, fast_line},
         sni::{self, ROUTES, send},
@@ -58,12 +59,39 @@ fn refused(lb: &Lb<'_>) -> Result<Vec<Value>> {
 }
 
 /// G4 by name: each connection that was handed over has two lines, both with its name, its bytes are those on the wire,
-/// and it is known how long it was.
+/// and it is known how long it was. Before the hand-over the VIP's socket has sent a SYN-ACK and the acknowledgment of the
+/// hello.
 #[privileged_test]
 fn g4_connections_that_are_handed_over_are_in_the_flow_log_with_their_names() -> Result<()> {
+    are_logged("never", SYN_ACK + BARE, |lb| {
+        usize::try_from(handed_over(lb)?).map_err(Into::into)
+    })
+}
+
+/// The same of those that XDP has opened, but for its SYN-ACK.
+#[privileged_test]
+fn g4_connections_that_are_bound_are_in_the_flow_log_with_their_names() -> Result<()> {
+    are_logged("always", SYN_ACK, |lb| {
+        let bound = hellos(lb)?.remove("bound");
+        Ok(usize::try_from(bound.unwrap_or_default())?)
+    })
+}
+
+/// With this `late_binding`, and so many bytes to each client that are no flow's; `count` is that of connections whose bytes are
+/// all counted.
+fn are_logged(
+    late_binding: &str,
+    unlogged: u64,
+    count: impl FnOnce(&Lb<'_>) -> Result<usize>,
+) -> Result<()> {
     let topology = Topology::poc()?;
     let log = topology.dir().join("flows.json");
-    let lb = Lb::start(&topology, &config(&topology).set("log.flows", &log))?;
+    let config = config(&topology)
+        .service("shared", |shared| {
+            shared.set("sni.late_binding", late_binding)
+        })
+        .set("log.flows", &log);
+    let lb = Lb::start(&topology, &config)?;
     let line = fast_line(&topology)?;
     let filter = format!("tcp and host {VIP}");
     let client = topology.client();
@@ -79,7 +107,7 @@ fn g4_connections_that_are_handed_over_are_in_the_flow_log_with_their_names() ->
             assert_eq!(names, [Some(NAME)]);
         }
     }
-    let copied = CONNECTIONS - usize::try_from(handed_over(&lb)?)?;
+    let copied = CONNECTIONS - count(&lb)?;
     ensure!(copied * 20 < CONNECTIONS, "{copied} are copied");
     let count = 2 * CONNECTIONS;
     let lines = poll::until("the flow log", SOON, || {
@@ -102,9 +130,8 @@ fn g4_connections_that_are_handed_over_are_in_the_flow_log_with_their_names() ->
     }
     assert_eq!(began, expected);
     assert_eq!(ended, expected);
-    // Before the hand-over the VIP's socket has sent a SYN-ACK and the acknowledgment of the hello.
     let bytes = lines.iter().filter_map(|line| line["bytes_reply"].as_u64());
-    let logged = bytes.sum::<u64>() + u64::try_from(CONNECTIONS)? * (SYN_ACK + BARE);
+    let logged = bytes.sum::<u64>() + u64::try_from(CONNECTIONS)? * unlogged;
     let on_wire = u64::try_from(replies.stop()?.iter().map(Vec::len).sum::<usize>())?;
     // Of one that is copied only what is in its segments is counted.
     let most = on_wire / 100 + 10 * BARE * u64::try_from(copied)?;

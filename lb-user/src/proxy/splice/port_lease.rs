@@ -177,6 +177,15 @@ pub(super) enum Refused {
 }
 
 impl PortLeases {
+    /// Forgets the names of the flows of all networks that are over.
+    ///
+    /// # Errors
+    ///
+    /// If the map of names cannot be read.
+    pub(in crate::proxy) fn forget_names(&self) -> Result<()> {
+        self.mapped().splices.forget_names()
+    }
+
     /// Those of `network`, on these maps, of which `tables` are some; divided among the networks of clients.
     pub fn new(network: &str, tables: Tables, maps: Maps, shares: Shares) -> Self {
         Self(Arc::new(NetworkLeases {

@@ -571,6 +571,9 @@ pub struct ServiceStats {
     /// Of those the ones that the data plane carries.
     #[serde(default)]
     pub handed_over: u64,
+    /// Connections that the data plane has opened itself, whichever process ran: none of the others.
+    #[serde(default)]
+    pub bound: u64,
     /// Those that this process copies instead, by the reason.
     #[serde(default)]
     pub copied: BTreeMap<String, u64>,

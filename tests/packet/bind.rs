@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use lb_common::conntrack::FlowState;
+use lb_common::{
+    conntrack::FlowState,
+    maps::counts::{BOUND, CONNECTS, FIRST_BYTES, FLOWS, service},
+};
 use lb_tests::{
     frames::{
         packet::{Frame, check, flags::*, tcp},
@@ -11,9 +14,11 @@ use lb_tests::{
     product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
     traffic::hello::named,
 };
+use lb_user::model::registry::Kind;
 
 use super::{
     cookies::{Answer, ISN, OPTIONS, start_with},
+    counts::table,
     given::{API, CLIENT_A, KAS_MAC, passed_on},
 };
 
@@ -96,6 +101,15 @@ pub(super) fn syn_ack(to: &str) -> Frame {
     from_backend(to, SYN_ACK, NUMBER, ISN.wrapping_add(1)).tcp_options(&AGREED)
 }
 
+/// What has been counted of the service: flows, those that were bound, those whose backend has answered, and that have its
+/// first byte.
+fn numbers(lb: &DataPlane) -> [u64; 4] {
+    let id = lb.ids.get(Kind::Service, "api").expect("the service");
+    let record = service(u16::try_from(id).expect("a short id"));
+    let counts = table(lb).get(record);
+    [FLOWS, BOUND, CONNECTS, FIRST_BYTES].map(|number| counts[number])
+}
+
 /// Byte by byte: the SYN with the client's number and options, the hello behind the SYN-ACK, and both directions after it.
 #[privileged_test]
 fn a_known_name_opens_a_flow() {
@@ -158,7 +172,9 @@ fn a_known_name_opens_a_flow() {
             .tcp_options(&times)
             .payload(b"server hello")
             .window(100);
+        assert_eq!(numbers(&lb), [1, 1, 1, 0]);
         let reply = passed_on(&mut lb, Port::Mgmt, &reply.bytes());
+        assert_eq!(numbers(&lb), [1, 1, 1, 1]);
         let clock = answer.time.expect("a clock");
         let times = [
             &[1, 1, 8, 10][..],

@@ -23,7 +23,7 @@ use lb_user::{
 
 use super::{family::Family, given::*};
 
-fn table(lb: &DataPlane) -> CountTable {
+pub(super) fn table(lb: &DataPlane) -> CountTable {
     let table = CountTable::open(&lb.maps_folder()).expect("the map");
     table.expect("the map")
 }

@@ -40,6 +40,9 @@ pub const FIRST_BYTES: usize = 9;
 /// Microseconds that all of them took, from the client's connection to that byte.
 pub const FIRST_BYTE_US: usize = 10;
 
+/// Connections of shared VIPs that the data plane has opened by their hellos; [`FLOWS`] has them too.
+pub const BOUND: usize = 11;
+
 /// Records of a service: the first as all have it, then those of the reasons, and of both histograms.
 pub const SERVICE_RECORDS: u32 = 8;
 const REASONS: u32 = 1;

@@ -4,8 +4,8 @@
 
 use lb_common::{
     maps::counts::{
-        BYTES_REPLY, BYTES_REQUEST, CONNECT_US, CONNECTS, FAILED, FIRST_BYTE_US, FIRST_BYTES,
-        FLOWS, PACKETS_REPLY, PACKETS_REQUEST, REPEATED, ServiceNumber, bucket,
+        BOUND, BYTES_REPLY, BYTES_REQUEST, CONNECT_US, CONNECTS, FAILED, FIRST_BYTE_US,
+        FIRST_BYTES, FLOWS, PACKETS_REPLY, PACKETS_REQUEST, REPEATED, ServiceNumber, bucket,
     },
     traffic::{Amount, Spilled, spill_place},
 };
@@ -61,14 +61,22 @@ pub(crate) extern "C" fn lb_answered(id: u32) -> u32 {
     0
 }
 
-/// The flow of this id has been bound, and is counted with its owners. Returns 0.
+/// The flow of this id has been bound, and is counted with its owners; it waits for the backend's first data, as one that
+/// was handed over. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_bound(id: u32) -> u32 {
-    if let Some(entry) = Entry::at(id) {
-        owners(&entry).each(|counts, _| counts.add(FLOWS, 1));
-    }
-    lb_answered(id)
+    let Some(entry) = Entry::at(id) else {
+        return 0;
+    };
+    owners(&entry).each(|counts, _| {
+        counts.add(FLOWS, 1);
+        counts.add(BOUND, 1);
+    });
+    let waiting = entry.traffic_reply();
+    lb_answered(id);
+    entry.set_traffic_reply(waiting);
+    0
 }
 
 /// As [`count_reply`], for a flow that was handed over: it waits for the first data, of which this segment has `payload`

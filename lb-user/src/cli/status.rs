@@ -237,8 +237,9 @@ fn print_limits(networks: Vec<NetworkStatus>) -> Result<()> {
     )
 }
 
-const SHARED: [&str; 10] = [
+const SHARED: [&str; 11] = [
     "SHARED VIP",
+    "BOUND",
     "CONNECTIONS",
     "ROUTED",
     "HANDED OVER",
@@ -264,6 +265,7 @@ fn print_shared(shared: &BTreeMap<String, ServiceStats>) -> Result<()> {
 fn shared_row(service: &str, counted: &ServiceStats) -> [String; SHARED.len()] {
     [
         service.to_owned(),
+        counted.bound.to_string(),
         counted.accepted.to_string(),
         counted.routed.to_string(),
         counted.handed_over.to_string(),
@@ -422,6 +424,7 @@ mod tests {
         let mut counted = ServiceStats {
             accepted: 9,
             routed: 5,
+            bound: 4,
             ..ServiceStats::default()
         };
         counted.copy("requests");
@@ -431,6 +434,7 @@ mod tests {
         let row = shared_row(&service, &counted);
         let expected = [
             "s",
+            "4",
             "9",
             "5",
             "0",

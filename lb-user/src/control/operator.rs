@@ -212,7 +212,7 @@ impl Control {
                 staleness: self.stale.as_ref().map(Stale::staleness),
             },
             backends,
-            shared: self.running.counts().read(),
+            shared: self.running.shared(),
             divided: self.running.divided(),
             wrong: self.mending.wrong().clone(),
             kubernetes: self.clusters(),

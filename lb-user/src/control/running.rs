@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lb_common::maps::counts::{self, BOUND};
 use tokio::sync::mpsc::{Receiver, Sender};
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
     reclaim::sweep::Sweeper,
 };
 use crate::{
-    api::{InterfaceStatus, Override, ShareUse},
+    api::{InterfaceStatus, Override, ServiceStats, ShareUse},
     config::Config,
     dataplane::pins::Pins,
     flows::log::Reporter,
@@ -254,6 +255,22 @@ impl Running {
     /// What became of the clients of shared VIPs.
     pub const fn counts(&self) -> &Counts {
         &self.shared_vips.counts
+    }
+
+    /// The same, with what the data plane has counted of them.
+    pub fn shared(&self) -> BTreeMap<String, ServiceStats> {
+        let mut shared = self.counts().read();
+        let Some(table) = &self.data_plane.live.maps.counts else {
+            return shared;
+        };
+        for (name, id) in self.applied.ids.of(Kind::Service) {
+            let record = u16::try_from(id).map(counts::service);
+            let bound = record.map_or(0, |record| table.get(record)[BOUND]);
+            if bound > 0 {
+                shared.entry(name.to_owned()).or_default().bound = bound;
+            }
+        }
+        shared
     }
 
     /// What the clients of each network have of what shared VIPs divide among them, by its name.

@@ -423,6 +423,12 @@ fn add_shared(service: &str, counted: &ServiceStats, snapshot: &mut MetricsSnaps
     };
     snapshot.outcomes.push(OutcomeRow {
         service: service(),
+        outcome: "bound",
+        reason: String::new(),
+        count: counted.bound,
+    });
+    snapshot.outcomes.push(OutcomeRow {
+        service: service(),
         outcome: "handed_over",
         reason: String::new(),
         count: counted.handed_over,

@@ -22,7 +22,7 @@ use crate::{
         guard::{self, teller as serve},
         pipe::carry,
         relayed::{self, fast_line},
-        sni::{ROUTES, SHARED, Site, config, reaches},
+        sni::{self, ROUTES, SHARED, Site, config, reaches},
     },
 };
 
@@ -77,6 +77,7 @@ fn a_known_name_needs_no_process() -> Result<()> {
     }
     lb.restart(&site.config(bound()))?;
     assert_eq!(counted(&lb, "bound")?, count + 3);
+    assert_eq!(sni::counted(&lb, "bound")?, count + 3, "of the service");
     Ok(())
 }
 

@@ -51,6 +51,7 @@ fn r36_the_names_that_clients_request_are_no_labels() {
         accepted: 9,
         routed: 4,
         handed_over: 3,
+        bound: 7,
         ..ServiceStats::default()
     };
     counted.copy("requests");
@@ -65,6 +66,7 @@ fn r36_the_names_that_clients_request_are_no_labels() {
         .map(|row| (row.outcome, row.reason.as_str(), row.count))
         .collect();
     let wanted = [
+        ("bound", "", 7),
         ("handed_over", "", 3),
         ("copied", "requests", 1),
         ("refused", "other", 1),

@@ -22,6 +22,9 @@ function reasons(key, title, get) {
 
 const sharedColumns = [
   text("service", "Service", ([name]) => name, { isName: true }),
+  number("bound", "Bound", ([, one]) => one.bound, {
+    hint: "opened by XDP alone, and none of the others",
+  }),
   number("accepted", "Accepted", ([, one]) => one.accepted),
   number("routed", "Routed", ([, one]) => one.routed),
   number("handed_over", "Handed over", ([, one]) => one.handed_over, {

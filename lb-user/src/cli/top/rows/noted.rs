@@ -13,11 +13,12 @@ use crate::{
     reports::overview::Overview,
 };
 
-const SHARED: [&str; 7] = [
+const SHARED: [&str; 8] = [
     "SHARED VIP",
     "NETWORK",
     "CLIENTS",
     "ROUTED",
+    "BOUND",
     "HANDED OVER",
     "REFUSED",
     "WHY, OR THE NAME",
@@ -50,6 +51,7 @@ pub(super) fn shared(overview: &Overview) -> Table {
                 network.to_owned(),
                 count(counted.accepted),
                 count(counted.routed),
+                count(counted.bound),
                 count(counted.handed_over),
                 count(refused),
                 reasons(&counted.refused),
@@ -64,6 +66,7 @@ pub(super) fn shared(overview: &Overview) -> Table {
                 [
                     format!("  {name}"),
                     refused.network.clone(),
+                    String::new(),
                     String::new(),
                     String::new(),
                     String::new(),

@@ -119,14 +119,19 @@ fn begin(
         (CookieStanding::Right { .. }, 0) => Err(DropReason::NoFlow),
         (CookieStanding::Right { clock }, _) => {
             let kept = hello::lb_hello(ctx.ctx, id.into(), vip.raw(), clock);
-            Ok(Outcome::from_raw(kept))
+            Ok(match Outcome::from_raw(kept) {
+                Outcome::LATER => later(ctx, id, vip),
+                outcome => outcome,
+            })
         }
         (CookieStanding::Later, 0) => Err(DropReason::HelloUnordered),
-        (CookieStanding::Later, _) => {
-            let kept = hello::lb_later_piece(ctx.ctx, id.into(), vip.raw());
-            Ok(Outcome::from_raw(kept))
-        }
+        (CookieStanding::Later, _) => Ok(later(ctx, id, vip)),
     }
+}
+
+#[inline(always)]
+fn later(ctx: &XdpContext, id: u16, vip: SharedVip) -> Outcome {
+    Outcome::from_raw(hello::lb_later_piece(ctx.ctx, id.into(), vip.raw()))
 }
 
 /// A segment that no cookie has to do with: of a connection that the cell's kernel has accepted itself, before cookies were

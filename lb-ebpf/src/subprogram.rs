@@ -40,6 +40,8 @@ const CONSUMED: u32 = Verdict::Consumed.slot();
 impl Outcome {
     /// Not an end: the segment's hello is kept, and its name says where it goes.
     pub(crate) const TO_BIND: Self = Self(FIRST_VERDICT - 1);
+    /// Not an end: the segment is a later one of its connection, though its number is right for a first one.
+    pub(crate) const LATER: Self = Self(FIRST_VERDICT - 3);
     /// Not an end: the segment of a bound flow's backend may be an ACK that the rest of the hello waits for.
     pub(crate) const FOR_REST: Self = Self(FIRST_VERDICT - 2);
     pub(crate) const PASSED: Self = Self::of(Ok(Verdict::Passed));

@@ -11,7 +11,7 @@ use lb_common::{
         hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HelloHead},
     },
     rate::GUESSES,
-    syn_cookie::payload,
+    syn_cookie::{CookieStanding, judge, payload},
 };
 use lb_tests::{
     frames::{
@@ -23,7 +23,10 @@ use lb_tests::{
         program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC},
     },
 };
-use lb_user::dataplane::{cell_sockets::CellSocketMap, cookies::Cookies};
+use lb_user::{
+    dataplane::{cell_sockets::CellSocketMap, cookies::Cookies},
+    model::registry::Kind,
+};
 
 use super::given::{API, CLIENT_A, CLIENT_B, assert_dropped, assert_refused, request};
 
@@ -83,6 +86,15 @@ pub(super) fn start_with(config: &str) -> DataPlane {
 
 /// An epoch begins, with the keys that it always has, so that what is wrong is wrong in each run.
 fn begin_epoch(lb: &DataPlane, epoch: u32) {
+    let map = &lb.raw_maps()["COOKIES"];
+    map.write_entries(&[COOKIE_KEYS], &[keys(epoch)])
+        .expect("keys");
+    let cookies = Cookies::open(&lb.maps_folder()).expect("the map of keys");
+    cookies.beat();
+}
+
+/// Those of an epoch.
+fn keys(epoch: u32) -> CookieKeys {
     let key = |epoch: u32| CookieKey {
         low: u64::from(epoch),
         high: 0x0123_4567_89ab_cdef,
@@ -93,10 +105,7 @@ fn begin_epoch(lb: &DataPlane, epoch: u32) {
     };
     keys.turn(key(epoch - 1));
     keys.turn(key(epoch));
-    let map = &lb.raw_maps()["COOKIES"];
-    map.write_entries(&[COOKIE_KEYS], &[keys]).expect("keys");
-    let cookies = Cookies::open(&lb.maps_folder()).expect("the map of keys");
-    cookies.beat();
+    keys
 }
 
 /// What is answered to a SYN with these options.
@@ -384,6 +393,41 @@ fn a_hello_of_two_segments_waits_for_the_second() {
     for (piece, sum) in [one, other].into_iter().zip(hellos[0].head.sums) {
         assert!(payload::is_whole(piece, sum));
     }
+}
+
+/// A number that by chance is right for the second segment as well does not make it a first one.
+#[privileged_test]
+fn a_second_segment_may_look_like_a_first_one() {
+    let mut lb = start();
+    let found = (8..200).find_map(|epoch| {
+        begin_epoch(&lb, epoch);
+        let answer = Answer::to(&mut lb, &OPTIONS);
+        let key = FlowKey {
+            client: Be32::new(0xc0a8_cb32),
+            vip: Be32::new(0xc0a8_cb6e),
+            client_port: Be16::new(40_000),
+            vip_port: Be16::new(6443),
+            network: u16::try_from(lb.ids.get(Kind::Network, "tenant-a")?).ok()?,
+            protocol: 6,
+        };
+        let looks = |bytes: &u32| {
+            let isn = ISN.wrapping_add(*bytes);
+            let standing = judge(&keys(epoch), key.packed(), isn, answer.number);
+            matches!(standing, CookieStanding::Right { .. })
+        };
+        (536..1448).find(looks).map(|bytes| (answer, bytes))
+    });
+    let (answer, bytes) = found.expect("one of 4096");
+    let whole = [&[22, 3, 1, 8, 0][..], &[7; 0x800]].concat();
+    let (one, other) = whole[..1500].split_at(bytes as usize);
+    let first = answer.segment(0, ACK_ONLY).payload(one);
+    let second = answer.segment(bytes, ACK_ONLY).payload(other);
+    consumed(&mut lb, &first);
+    consumed(&mut lb, &second);
+    let hellos = lb.hellos();
+    assert_eq!(hellos.len(), 1);
+    assert_eq!(hellos[0].bytes, whole[..1500]);
+    assert_eq!(hellos[0].head.isn, ISN);
 }
 
 /// Of a hello whose second segment does not come userspace gets the first one when it is repeated.

@@ -37,7 +37,7 @@ use crate::{
 const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
 
 /// The first segment behind a cookie, to this [`SharedVip`] from the network `id`; `clock` is that of the tuple. How it ended,
-/// as [`Outcome`], which may be [`Outcome::TO_BIND`]. A subprogram.
+/// as [`Outcome`], which may be [`Outcome::TO_BIND`] or [`Outcome::LATER`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u32) -> u32 {
@@ -96,7 +96,13 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
     let window = tcp.window.get().get();
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
-    let is_same = head.key == *key && head.isn == isn && head.number == number;
+    let is_of_tuple = head.key == *key && head.number == number;
+    // One in 4,096 later segments passes for a first one.
+    if is_of_tuple && isn.wrapping_sub(head.isn).wrapping_sub(1) < MAX_HELLO_BYTES {
+        slot.leave();
+        return Ok(Outcome::LATER);
+    }
+    let is_same = is_of_tuple && head.isn == isn;
     let is_repeated = is_same && head.flags & HELLO_IN_PART != 0;
     // The client repeats the first segment alone, until it is acknowledged.
     let has_rest =

@@ -125,9 +125,19 @@ const EPOCHS: u32 = 6;
 /// Keys are turned while clients connect, and none of them is refused.
 #[privileged_test]
 fn keys_are_turned_while_clients_connect() -> Result<()> {
+    keys_are_turned("late_binding: never")
+}
+
+/// The same while XDP opens their connections.
+#[privileged_test]
+fn keys_are_turned_while_clients_are_bound() -> Result<()> {
+    keys_are_turned("late_binding: always")
+}
+
+fn keys_are_turned(keys: &str) -> Result<()> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
-    let _lb = Lb::start(&topology, &guard::config(&topology, ""))?;
+    let _lb = Lb::start(&topology, &guard::config(&topology, keys))?;
     let keys = Cookies::open(&Pins::new(topology.run()).maps())?;
     let (_, measured) = beside(topology.client(), || {
         for _ in 0..EPOCHS {

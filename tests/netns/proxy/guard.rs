@@ -277,6 +277,15 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
     Ok(())
 }
 
+/// The same beside clients whose connections XDP opens.
+#[privileged_test]
+fn r11_a_flood_keeps_no_bound_client_out() -> Result<()> {
+    let [answers, kernels] = flooded("late_binding: always")?;
+    ensure!(answers > LEAST / 2, "{answers} answers");
+    assert_eq!(kernels, 0, "cookies of the kernel");
+    Ok(())
+}
+
 /// The same where the kernel answers SYNs.
 #[privileged_test]
 fn r11_the_kernel_of_a_cell_answers_a_flood() -> Result<()> {

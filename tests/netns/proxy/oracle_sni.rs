@@ -2,7 +2,7 @@
 //! backend, or to none, but for what is listed in [`DIFFERENCES`]. FEATURES B1 to B7.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddrV4,
     time::{Duration, Instant},
 };
@@ -19,7 +19,10 @@ use lb_tests::{
     topology::{Host, Topology, VIP},
 };
 
-use crate::proxy::oracle_sni_cases::{API, APPS, Case, all};
+use crate::proxy::{
+    bind::hellos,
+    oracle_sni_cases::{API, APPS, Case, all},
+};
 
 /// Where the backends listen, and how long until one must.
 const PORT: u16 = 31443;
@@ -102,11 +105,31 @@ const DIFFERENCES: [(&str, Option<&str>, &str); 15] = [
 /// and every byte of it arrives.
 #[privileged_test]
 fn verdicts_are_those_of_haproxy_or_listed() -> Result<()> {
+    verdicts("never").map(drop)
+}
+
+/// The same where XDP opens connections itself: of what has a name that it knows none is left to the process.
+#[privileged_test]
+fn verdicts_are_those_of_haproxy_also_with_late_binding() -> Result<()> {
+    let hellos = verdicts("always")?;
+    println!("{hellos:?}");
+    ensure!(
+        hellos.get("bound").is_some_and(|&count| count > 50),
+        "{hellos:?}"
+    );
+    for end in ["unopened", "unanswered", "disagreed"] {
+        ensure!(!hellos.contains_key(end), "{hellos:?}");
+    }
+    Ok(())
+}
+
+/// Compares both with this `late_binding`; what XDP has made of the hellos.
+fn verdicts(late_binding: &str) -> Result<BTreeMap<String, u64>> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
     let beside = &topology.nodes[3];
     let _haproxy = haproxy(&topology, beside)?;
-    let _lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &config(&topology, late_binding))?;
     let (start, cases) = (Instant::now(), all()?);
     let mut wrong = Vec::new();
     for case in &cases {
@@ -133,7 +156,7 @@ fn verdicts_are_those_of_haproxy_or_listed() -> Result<()> {
     }
     println!("{} hellos each in {:.1?}", cases.len(), start.elapsed());
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
-    Ok(())
+    hellos(&lb)
 }
 
 /// What is listed is there once, differs, and occurs.
@@ -240,7 +263,7 @@ frontend routers-https-443
 }
 
 /// The same site for `lb`: two of its clusters by a name with a star, one by its expression.
-fn config(topology: &Topology) -> Config {
+fn config(topology: &Topology, late_binding: &str) -> Config {
     let pools = topology.nodes.iter().zip(POOLS);
     let config = pools.fold(Config::poc(), |config, (node, pool)| {
         config.mgmt_pool(pool, [SocketAddrV4::new(node.address, PORT)])
@@ -248,11 +271,17 @@ fn config(topology: &Topology) -> Config {
     config
         .service("apis", |apis| {
             let apis = apis.on("tenant-a").tcp(SocketAddrV4::new(VIP, API));
-            apis.set("sni", Keys::from(API_ROUTES))
+            apis.set(
+                "sni",
+                Keys::from(API_ROUTES).set("late_binding", late_binding),
+            )
         })
         .service("apps", |apps| {
             let apps = apps.on("tenant-a").tcp(SocketAddrV4::new(VIP, APPS));
-            apps.set("sni", Keys::from(APP_ROUTES))
+            apps.set(
+                "sni",
+                Keys::from(APP_ROUTES).set("late_binding", late_binding),
+            )
         })
 }
 

@@ -35,6 +35,16 @@ const SPREAD: usize = 40;
 /// sent. One whose name was missed, or misread, would go to another node.
 #[privileged_test]
 fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
+    all_pieces("never")
+}
+
+/// The same where XDP opens the connections of whole hellos itself.
+#[privileged_test]
+fn b4_a_hello_in_pieces_goes_where_it_goes_whole_with_late_binding() -> Result<()> {
+    all_pieces("always")
+}
+
+fn all_pieces(late_binding: &str) -> Result<()> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();
     let topology = Topology::poc()?;
     let tellers = ["nameless", "unknown", "right"].iter().zip(&topology.nodes);
@@ -43,7 +53,12 @@ fn b4_a_hello_in_pieces_goes_where_it_goes_whole() -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let sni = "hello_timeout: 1m, no_name: { pool: a }, no_match: { pool: b }";
     let routes = json!([{ "names": [CAPTURED_NAME], "pool": "c" }]);
-    let config = config(&topology, Keys::from(sni).set("routes", routes));
+    let config = config(
+        &topology,
+        Keys::from(sni)
+            .set("late_binding", late_binding)
+            .set("routes", routes),
+    );
     let _lb = Lb::start(&topology, &config)?;
     let goes = |what: &str, pieces: &[&[u8]], pause| -> Result<()> {
         let ask = || teller::ask(SHARED, pieces, pause);

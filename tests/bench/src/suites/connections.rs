@@ -81,6 +81,10 @@ pub(crate) fn stands<'p>(
 ) -> Result<Vec<Stand<'p>>> {
     let both = ways.iter().zip(paths);
     both.map(|(way, path)| {
+        let speech = match way {
+            Way::LbBoundTwo => way.speech(),
+            _ => speech,
+        };
         Stand::build(*way, path, speech).with_context(|| format!("set up {}", way.name()))
     })
     .collect()
@@ -91,7 +95,7 @@ pub(crate) struct Short {
     rate: Rounds,
     /// Where others use the machine as well, this is what repeats.
     pub(crate) cpu: Rounds,
-    time: Rounds,
+    pub(crate) time: Rounds,
     /// The TCP handshake alone.
     handshake: Rounds,
     /// Connections of all ways.

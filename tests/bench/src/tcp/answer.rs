@@ -12,15 +12,14 @@ const WISH: usize = 16;
 const PERIOD: usize = 1 << 18;
 /// Where the content of the next answer begins, from that of the one before.
 const STRIDE: u64 = 97;
-/// A client whose hello is one record of 517 bytes, the length that many clients pad theirs to.
-const CLIENT: &str = "curl-h2";
+/// Clients by the bytes of their hellos: one record of 517 bytes, the length that many clients pad theirs to; and one with a
+/// share of a post-quantum key, in two segments.
+const CLIENTS: [(usize, &str); 2] = [(517, "curl-h2"), (1758, "like-chrome131")];
 
-/// Bytes of a hello.
-const HELLO_BYTES: usize = 517;
-
-/// A plain request, and a hello.
+/// A plain request, and hellos of one segment and of two.
 pub(crate) const PLAIN: Speech = Speech::Bytes(50);
-pub(crate) const HELLO: Speech = Speech::Bytes(HELLO_BYTES);
+pub(crate) const HELLO: Speech = Speech::Bytes(CLIENTS[0].0);
+pub(crate) const LONG_HELLO: Speech = Speech::Bytes(CLIENTS[1].0);
 
 /// What both ends say on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,13 +81,14 @@ pub(crate) fn request(speech: Speech) -> Result<Vec<u8>> {
     let Speech::Bytes(length) = speech else {
         return Ok(Vec::new());
     };
-    if length != HELLO_BYTES {
+    let client = CLIENTS.iter().find(|(bytes, _)| *bytes == length);
+    let Some((_, client)) = client else {
         return Ok(vec![b'?'; length]);
-    }
-    let hello = captured_of(CLIENT)?.bytes;
+    };
+    let hello = captured_of(client)?.bytes;
     ensure!(
-        hello.len() == HELLO_BYTES,
-        "the hello of {CLIENT} has {} bytes",
+        hello.len() == length,
+        "the hello of {client} has {} bytes",
         hello.len()
     );
     Ok(hello)
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_wish_is_read_as_it_was_written() {
         let (bytes, number) = (3000, 77);
-        for (speech, length) in [(PLAIN, 50), (HELLO, 517)] {
+        for (speech, length) in [(PLAIN, 50), (HELLO, 517), (LONG_HELLO, 1758)] {
             let mut bytes_of = request(speech).expect("a request");
             let wish = Wish { bytes, number };
             wish.put(&mut bytes_of).expect("room");

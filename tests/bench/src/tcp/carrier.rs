@@ -41,7 +41,12 @@ impl<'p> Carrier<'p> {
                 wire.make_bare(path)?;
                 Ok(Self::Kernel)
             }
-            Way::Lb | Way::LbShared | Way::LbBound | Way::LbCopied | Way::LbHttp => {
+            Way::Lb
+            | Way::LbShared
+            | Way::LbBound
+            | Way::LbBoundTwo
+            | Way::LbCopied
+            | Way::LbHttp => {
                 let bound = ["taskset", "-c", &cpus];
                 Ok(Self::Lb(Lb::start_through(path, &config, &bound)?))
             }

@@ -9,7 +9,7 @@ use crate::{
     path::contestants::{Who, absent, lb_version, version},
     report::{Missing, Shown},
     tcp::{
-        answer::{HELLO, PLAIN, Speech},
+        answer::{HELLO, LONG_HELLO, PLAIN, Speech},
         config,
     },
 };
@@ -31,6 +31,8 @@ pub(crate) enum Way {
     LbShared,
     /// The same, but XDP opens each connection.
     LbBound,
+    /// The same with hellos of two segments.
+    LbBoundTwo,
     /// As [`Self::LbShared`], but both ends differ in their TCP options, so that the process copies what they say.
     LbCopied,
     /// A shared VIP: the name in each request decides.
@@ -55,6 +57,7 @@ impl Way {
             Self::Lb => Who::Lb.name(),
             Self::LbShared => "lb, shared VIP",
             Self::LbBound => "lb, shared VIP, late binding",
+            Self::LbBoundTwo => "the same, two segments",
             Self::LbCopied => "lb, shared VIP, copied",
             Self::LbHttp => "lb, HTTP",
             Self::Route => Who::Route.name(),
@@ -73,7 +76,8 @@ impl Way {
     pub(crate) fn missing(self) -> Option<Missing> {
         let why = match self {
             Self::Bare | Self::Route => None,
-            Self::Lb | Self::LbShared | Self::LbBound | Self::LbCopied | Self::LbHttp => None,
+            Self::Lb | Self::LbShared | Self::LbBound | Self::LbBoundTwo => None,
+            Self::LbCopied | Self::LbHttp => None,
             Self::Nft => return Who::Nft.missing(),
             Self::Flowtable => return Who::Flowtable.missing(),
             Self::Ipvs => return Who::Ipvs.missing(),
@@ -95,9 +99,8 @@ impl Way {
         let version = match self {
             Self::Bare => return Who::Bare.shown(),
             Self::Route => return Who::Route.shown(),
-            Self::Lb | Self::LbShared | Self::LbBound | Self::LbCopied | Self::LbHttp => {
-                lb_version()?
-            }
+            Self::Lb | Self::LbShared | Self::LbBound | Self::LbBoundTwo => lb_version()?,
+            Self::LbCopied | Self::LbHttp => lb_version()?,
             Self::Nft | Self::Flowtable => version("nft", &["--version"])?,
             Self::Ipvs => version("ipvsadm", &["--version"])?,
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => version("haproxy", &["-v"])?,
@@ -116,7 +119,7 @@ impl Way {
             Self::Bare | Self::Route => String::new(),
             Self::Lb => config::lb(None).to_string(),
             Self::LbShared | Self::LbCopied => config::lb(Some("sni")).to_string(),
-            Self::LbBound => {
+            Self::LbBound | Self::LbBoundTwo => {
                 let config = config::lb(Some("sni"));
                 let bound = |service: Keys| service.set("sni.late_binding", "always");
                 config.service("shared", bound).to_string()
@@ -147,6 +150,7 @@ impl Way {
             | Self::LbCopied
             | Self::HaproxyName
             | Self::NginxName => HELLO,
+            Self::LbBoundTwo => LONG_HELLO,
             _ => PLAIN,
         }
     }

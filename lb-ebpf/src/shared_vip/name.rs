@@ -193,12 +193,16 @@ pub(super) extern "C" fn lb_keep_name(flow_id: u32, generation: u32, index: u32)
     let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) else {
         return 0;
     };
-    // SAFETY: a live value of an array map, whose claim the caller has; any bits are valid.
-    let seen = unsafe { (&raw const (*slot).seen).read_volatile() };
+    // SAFETY: a live value of an array map, whose claim the caller has.
+    let seen = unsafe { &raw const (*slot).seen };
+    // SAFETY: as above, and any bits are valid.
+    let seen = unsafe { seen.read_volatile() };
     // The key may be that of what it is under.
     lb_set_name(index, seen.name_at, seen.name_length);
+    // SAFETY: as above.
+    let name = unsafe { &raw mut (*slot).name };
     // SAFETY: as above. Behind two words both have a name of the same form, as is asserted below.
-    let name: &mut SpliceName = unsafe { &mut *(&raw mut (*slot).name).cast() };
+    let name: &mut SpliceName = unsafe { &mut *name.cast() };
     name.generation = generation;
     name.length = seen.name_length;
     // A flow goes on without its name.

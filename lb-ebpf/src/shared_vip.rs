@@ -51,10 +51,7 @@ pub(crate) use self::{
 #[inline(never)]
 pub(crate) extern "C" fn lb_shared(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
     let vip = SharedVip::from_raw(vip);
-    match receive(&XdpContext::new(ctx), id as u16, vip) {
-        Ok(outcome) => outcome.raw(),
-        Err(reason) => Outcome::of(Err(reason)).raw(),
-    }
+    Outcome::of_step(receive(&XdpContext::new(ctx), id as u16, vip)).raw()
 }
 
 #[inline(always)]

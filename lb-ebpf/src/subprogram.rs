@@ -71,6 +71,12 @@ impl Outcome {
         }
     }
 
+    /// The same, where an end may be none.
+    #[inline(always)]
+    pub(crate) fn of_step(step: Result<Self, DropReason>) -> Self {
+        step.unwrap_or_else(|reason| Self::of(Err(reason)))
+    }
+
     #[inline(always)]
     pub(crate) const fn raw(self) -> u32 {
         self.0

@@ -1,45 +1,40 @@
-//! Hellos of two segments, and backends that others of the pool follow.
+//! Hellos of two segments: see [`bind`](super::bind).
 
-use lb_common::{
-    conntrack::ANSWER_TIMEOUT,
-    wire::header::{ACK, PSH},
-};
+use lb_common::wire::header::{ACK, PSH};
 use lb_tests::{
     frames::{
-        packet::{Frame, check, flags::*, tcp},
+        packet::{Frame, check, flags::*},
         segment::Segment,
     },
-    product::program::{Action, DataPlane, MGMT_NIC, Port},
+    product::program::{Action, DataPlane, Port},
     traffic::hello::{TLS12, hello, names},
 };
 
 use super::{
-    bind::{self, BACKEND, CLOCK, CONFIG, NUMBER, TIME, from_backend, receive, syn_ack},
+    bind::{BACKEND, CLOCK, CONFIG, NUMBER, TIME, from_backend, receive, syn_ack},
     cookies::{Answer, ISN, OPTIONS, start_with},
-    given::{KAS_MAC, passed_on},
+    given::passed_on,
 };
 
 /// Bytes of the first segment.
 const FIRST: usize = 1448;
-/// The other backend of the pool.
-const OTHER: &str = "10.32.96.106:30918";
 
 /// A hello of 1,800 bytes whose name is in the second segment.
-fn long_hello() -> Vec<u8> {
+pub(super) fn long_hello() -> Vec<u8> {
     let name = names(&[(0, b"a.lab")]);
     let whole = hello(TLS12, &[(21, vec![0; 1700]), (0, name)]);
     assert!(whole.len() > FIRST + 200 && whole.len() < 2048);
     whole
 }
 
-fn segments(answer: &Answer, whole: &[u8]) -> [Frame; 2] {
+pub(super) fn segments(answer: &Answer, whole: &[u8]) -> [Frame; 2] {
     let (one, other) = whole.split_at(FIRST);
     [(0, one), (1448, other)]
         .map(|(offset, data)| answer.segment(offset, ACK_ONLY).payload(data).window(501))
 }
 
 /// The SYN that a hello of a client, or a refusal, becomes: the backend, and the SNAT port.
-fn syn(frame: &[u8]) -> (String, String) {
+pub(super) fn syn(frame: &[u8]) -> (String, String) {
     check(frame).expect("right checksums");
     let syn = Segment::read(frame).expect("a SYN");
     assert_eq!((syn.flags, syn.sequence, syn.payload), (SYN_ONLY, ISN, 0));
@@ -47,7 +42,7 @@ fn syn(frame: &[u8]) -> (String, String) {
 }
 
 /// Both segments have come; the SYN of the second one.
-fn open(lb: &mut DataPlane, answer: &Answer, whole: &[u8]) -> (String, String) {
+pub(super) fn open(lb: &mut DataPlane, answer: &Answer, whole: &[u8]) -> (String, String) {
     let [first, second] = segments(answer, whole);
     let held = receive(lb, Port::Tenant, &first.bytes());
     assert_eq!(
@@ -193,78 +188,4 @@ fn what_two_segments_do_not_hold_goes_to_the_process() {
     assert_eq!(left.counted, ["consumed", "unread"]);
     let hellos = lb.hellos();
     assert_eq!((hellos.len(), &hellos[0].bytes), (1, &whole));
-}
-
-/// With two backends in the pool.
-fn with_two() -> String {
-    let one = format!("{BACKEND:?}");
-    CONFIG.replacen(&one, &format!("{one}, {OTHER:?}"), 1)
-}
-
-/// Byte by byte: the RST of a backend becomes the SYN to the other one, and what the first one still sends is not the flow's.
-#[privileged_test]
-fn a_refused_hello_goes_to_the_other_backend() {
-    let mut lb = start_with(&with_two());
-    let answer = Answer::to(&mut lb, &OPTIONS);
-    let whole = bind::hello(&answer, "a.lab").bytes();
-    let (first, port) = syn(&passed_on(&mut lb, Port::Tenant, &whole));
-    let next = ISN.wrapping_add(1);
-    let refusal = |backend: &str| {
-        tcp(backend, &port, RST_ACK)
-            .between(KAS_MAC, MGMT_NIC)
-            .numbers(0, next)
-    };
-    let refused = receive(&mut lb, Port::Mgmt, &refusal(&first).bytes());
-    assert_eq!(
-        (refused.action, &refused.counted[..]),
-        (Action::Transmit, &["transmitted"][..])
-    );
-    let (second, same_port) = syn(&refused.frame);
-    assert_eq!(same_port, port);
-    assert_ne!(second, first);
-    let late = receive(&mut lb, Port::Mgmt, &refusal(&first).bytes());
-    assert_eq!(late.counted, ["reply_mismatch"]);
-    assert!(lb.hellos().is_empty());
-    // The last one refuses: the process has the hello.
-    let refused = receive(&mut lb, Port::Mgmt, &refusal(&second).bytes());
-    assert_eq!(
-        (refused.action, &refused.counted[..]),
-        (Action::Drop, &["refused_by_backend", "unanswered"][..])
-    );
-    assert_eq!(lb.hellos().len(), 1);
-}
-
-/// A silent backend: the first repetition of the hello is its own, the next one that of the other backend.
-#[privileged_test]
-fn a_hello_without_an_answer_goes_to_the_other_backend() {
-    let mut lb = start_with(&with_two());
-    let answer = Answer::to(&mut lb, &OPTIONS);
-    let whole = long_hello();
-    let [one, _] = segments(&answer, &whole);
-    let (silent, port) = open(&mut lb, &answer, &whole);
-    let again = |lb: &mut DataPlane| receive(lb, Port::Tenant, &one.bytes());
-    let repeated = again(&mut lb);
-    assert_eq!(syn(&repeated.frame).0, silent);
-    let id = DataPlane::flow_id(port.rsplit(':').next().unwrap().parse().unwrap());
-    let later = |lb: &mut DataPlane| {
-        let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
-        flow.last_seen = flow.last_seen.wrapping_sub(ANSWER_TIMEOUT);
-        lb.maps.flows.set(id, &flow, 0).expect("a write");
-    };
-    later(&mut lb);
-    let moved = again(&mut lb);
-    assert_eq!(moved.counted, ["forwarded"]);
-    let (other, same_port) = syn(&moved.frame);
-    assert_eq!(same_port, port);
-    assert_ne!(other, silent);
-    // The backend that was left answers at last.
-    let late = tcp(&silent, &port, SYN_ACK)
-        .between(KAS_MAC, MGMT_NIC)
-        .numbers(NUMBER, ISN.wrapping_add(1));
-    let late = receive(&mut lb, Port::Mgmt, &late.bytes());
-    assert_eq!(late.counted, ["reply_mismatch"]);
-    later(&mut lb);
-    let left = again(&mut lb);
-    assert_eq!(left.counted, ["consumed", "unanswered"]);
-    assert_eq!(lb.hellos()[0].bytes, whole);
 }

@@ -147,7 +147,8 @@ fn drained(entry: &Entry) {
 }
 
 /// Gives a segment that has been translated the numbers of its flow's splice, and sends it on its leg. Returns how
-/// that ended, as [`Outcome`], which may be [`Outcome::FOR_REST`]: nothing is done then. A subprogram; and not called by `lb_flow`, whose stack leaves no room for it.
+/// that ended, as [`Outcome`], which may be [`Outcome::FOR_REST`]: nothing is done then. A subprogram; and not called by
+/// `lb_flow`, whose stack leaves no room for it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_splice(ctx: *mut xdp_md, flow_id: u32, leg: u32) -> u32 {

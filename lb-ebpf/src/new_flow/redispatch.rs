@@ -39,9 +39,8 @@ pub(crate) extern "C" fn lb_redispatch(id: u32) -> u32 {
     let next = lb_candidate(id);
     match BACKENDS.get(next) {
         Some(backend) if next != NONE => {
-            if redispatch(&entry, word, (next, backend), |_, claimed| {
-                claimed.publish()
-            }) {
+            let publish = |_: &Entry, claimed: FlowState| claimed.publish();
+            if redispatch(&entry, word, (next, backend), publish) {
                 affinity::lb_remember(id);
             }
         }

@@ -40,10 +40,7 @@ use crate::{
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_bind(ctx: *mut xdp_md, id: u32) -> u32 {
-    match hello(&XdpContext::new(ctx), id as u16) {
-        Ok(outcome) => outcome.raw(),
-        Err(reason) => Outcome::of(Err(reason)).raw(),
-    }
+    Outcome::of_step(hello(&XdpContext::new(ctx), id as u16)).raw()
 }
 
 #[inline(always)]

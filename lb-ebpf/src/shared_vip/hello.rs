@@ -42,10 +42,7 @@ const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
 #[inline(never)]
 pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u32) -> u32 {
     let vip = SharedVip::from_raw(vip);
-    match hello(&XdpContext::new(ctx), id as u16, vip, clock) {
-        Ok(outcome) => outcome.raw(),
-        Err(reason) => Outcome::of(Err(reason)).raw(),
-    }
+    Outcome::of_step(hello(&XdpContext::new(ctx), id as u16, vip, clock)).raw()
 }
 
 /// A later segment of a connection that a cookie of this tuple has opened: as [`lb_hello`].
@@ -53,10 +50,7 @@ pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u3
 #[inline(never)]
 pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
     let vip = SharedVip::from_raw(vip);
-    match later_piece(&XdpContext::new(ctx), id as u16, vip) {
-        Ok(outcome) => outcome.raw(),
-        Err(reason) => Outcome::of(Err(reason)).raw(),
-    }
+    Outcome::of_step(later_piece(&XdpContext::new(ctx), id as u16, vip)).raw()
 }
 
 #[inline(always)]

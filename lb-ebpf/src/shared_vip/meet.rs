@@ -40,10 +40,7 @@ use crate::{
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_meet(ctx: *mut xdp_md, id: u32, flow_id: u32) -> u32 {
-    match answer(&XdpContext::new(ctx), id as u16, flow_id) {
-        Ok(outcome) => outcome.raw(),
-        Err(reason) => Outcome::of(Err(reason)).raw(),
-    }
+    Outcome::of_step(answer(&XdpContext::new(ctx), id as u16, flow_id)).raw()
 }
 
 #[inline(always)]

@@ -11,6 +11,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use lb_common::maps::{DEFAULT_HANDED_OVER, MAX_BACKENDS, MAX_POOLS, MAX_SERVICES};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -185,7 +186,7 @@ pub struct Network {
 }
 
 /// When the data plane sends the second segment of a hello, which makes a connection to a shared VIP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondSegment {
     /// With the first one: the kernel copies the frame that both are made of.

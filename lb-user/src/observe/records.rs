@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::SampledPacket;
 use crate::{
     api::FlowLine,
+    config::SecondSegment,
     model::seconds::{self, Seconds},
 };
 
@@ -89,6 +90,9 @@ pub struct NetworkStatus {
     /// Their ClientHellos to shared VIPs with `late_binding`, by what XDP has made of them; none of those that there are
     /// none of.
     pub hellos: BTreeMap<&'static str, u64>,
+    /// When its backends get the second segment of such a hello: `at_once` or `on_ack`, as configured; `on_ack` where the
+    /// interface has no room among those that frames are copied to, or where the programs run in generic mode.
+    pub second_segment: SecondSegment,
     /// "Too big" from their side whose MTU was raised to 1280 bytes before it went to a backend: so many
     /// packets met a path of less, which only `mss` can serve.
     pub icmp_floor: u64,

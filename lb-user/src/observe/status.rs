@@ -8,6 +8,7 @@ use lb_common::{
     maps::{
         counts,
         half_open::{self, FIRST, HEAD, SIZE},
+        network::NETWORK_AT_ONCE,
         quota, usage,
     },
     verdict::{
@@ -22,7 +23,7 @@ use super::{
     Status, Verdicts,
 };
 use crate::{
-    config,
+    config::{self, SecondSegment},
     dataplane::flows::coarse_now,
     flows::log::clock::millis_since,
     model::{registry::Kind, seconds::Seconds},
@@ -117,6 +118,10 @@ impl Observer {
                     unrested: counter(&counters, UNRESTED),
                     unreported: counter(&counters, UNREPORTED),
                     hellos: hellos(&counters),
+                    second_segment: match record.flags & NETWORK_AT_ONCE {
+                        0 => SecondSegment::OnAck,
+                        _ => SecondSegment::AtOnce,
+                    },
                     icmp_floor: counter(&counters, MTU_RAISED),
                 });
             }

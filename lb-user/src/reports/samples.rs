@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     api::{BackendHealth, ConfigStatus, ControlStatus, LastCheck, RefusedName},
+    config::SecondSegment,
     health::{CheckOutcome, HealthVerdict},
     model::seconds::Seconds,
     observe::{BackendLine, FlowIds, NetworkStatus, RingStatus, ServiceLine, SnatStatus, Status},
@@ -107,6 +108,7 @@ pub(crate) fn network(name: &str) -> NetworkStatus {
         unrested: 0,
         unreported: 0,
         hellos: BTreeMap::new(),
+        second_segment: SecondSegment::AtOnce,
         icmp_floor: 0,
     }
 }

@@ -87,6 +87,8 @@ pub struct Network {
     pub unrested: u64,
     /// What XDP has made of its clients' hellos.
     pub hellos: BTreeMap<String, u64>,
+    /// When its backends get the second segment of one.
+    pub second_segment: String,
     /// ICMP errors of its clients' side whose MTU was raised for the backend.
     pub icmp_floor: u64,
     /// The places of its clients' half-open flows.

@@ -39,6 +39,10 @@ fn both_segments_go_to_the_backend() -> Result<()> {
         let config = guard::config(&topology, "late_binding: always")
             .network("mgmt", |mgmt| mgmt.set("second_segment", second));
         let lb = Lb::start(&topology, &config)?;
+        let networks = lb.status()?.networks.into_iter();
+        let mgmt = networks.filter(|network| network.name == "mgmt");
+        let reported: Vec<String> = mgmt.map(|mgmt| mgmt.second_segment).collect();
+        assert_eq!(reported, [second]);
         let client = &topology.client().netns;
         let clients: Vec<Captured> = captured()?.into_iter().filter(Captured::has_name).collect();
         let mut long = 0;

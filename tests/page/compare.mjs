@@ -75,6 +75,7 @@ function sharedCells([service, one]) {
     service,
     accepted: one.accepted,
     routed: one.routed,
+    bound: one.bound,
     handed_over: one.handed_over,
     redispatched: one.redispatched,
     ech: one.ech,

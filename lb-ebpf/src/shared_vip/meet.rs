@@ -47,7 +47,7 @@ pub(crate) extern "C" fn lb_meet(ctx: *mut xdp_md, id: u32, flow_id: u32) -> u32
 fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
-    let options = SynBits::from_raw(lb_offer(ctx.ctx, network.mss.into())).options();
+    let offer = SynBits::from_raw(lb_offer(ctx.ctx, network.mss.into()));
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
@@ -67,7 +67,8 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason
         };
     }
     let held = HeldFlow::hold(entry)?;
-    match (flags & SYN, options) {
+    // Not before: what only some ways have is not kept over others.
+    match (flags & SYN, offer.options()) {
         (SYN, Some(options)) if is_answer => {
             let said = Said {
                 from,

@@ -4,9 +4,9 @@
 //! swap of the splice's owner: while one process takes over from another, both hand over.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
@@ -42,11 +42,16 @@ const OWNER: usize = 0;
 const _: () = assert!(std::mem::offset_of!(Binding, splice) == 0);
 const _: () = assert!(std::mem::offset_of!(Splice, owner) == 0);
 
+type Names = HashMap<MapData, u32, SpliceName>;
+
 /// The splices.
 pub struct SpliceTable {
     bindings: MappedArray<Binding>,
     splices: MappedArray<Splice>,
-    names: Mutex<HashMap<MapData, u32, SpliceName>>,
+    /// Opened when the first one is needed: few tables look at names.
+    names: OnceLock<Mutex<Names>>,
+    /// Where they are pinned.
+    folder: PathBuf,
     flows: FlowTable,
     /// Where the search for a splice went to last.
     last: AtomicU32,
@@ -72,15 +77,37 @@ impl SpliceTable {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        let names = MapData::from_pin(folder.join("SPLICE_NAMES"));
-        let names = Map::HashMap(names.context("open the pinned map SPLICE_NAMES")?);
         Ok(Self {
             bindings: MappedArray::open(folder, "BINDINGS")?,
             splices: MappedArray::open(folder, "SPLICES")?,
-            names: Mutex::new(names.try_into()?),
+            names: OnceLock::new(),
+            folder: folder.to_owned(),
             flows: FlowTable::open(folder)?,
             last: AtomicU32::new(0),
         })
+    }
+
+    /// The same, with the map of names open: for threads that can open none later.
+    ///
+    /// # Errors
+    ///
+    /// If its pin is missing.
+    pub fn with_names(self) -> Result<Self> {
+        drop(self.kept_names()?);
+        Ok(self)
+    }
+
+    fn kept_names(&self) -> Result<MutexGuard<'_, Names>> {
+        let names = match self.names.get() {
+            Some(names) => names,
+            None => {
+                let opened = MapData::from_pin(self.folder.join("SPLICE_NAMES"));
+                let opened = opened.context("open the pinned map SPLICE_NAMES")?;
+                let opened: Names = Map::HashMap(opened).try_into()?;
+                self.names.get_or_init(|| Mutex::new(opened))
+            }
+        };
+        Ok(names.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The names of the flows that were handed over or bound, each as long as no other has its id.
@@ -97,8 +124,7 @@ impl SpliceTable {
     }
 
     fn kept_name(&self, id: u32) -> Option<SpliceName> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        names.get(&id, 0).ok()
+        self.kept_names().ok()?.get(&id, 0).ok()
     }
 
     /// Forgets the names of flows that have been over for a while: the data plane, which keeps those of the flows that it has
@@ -112,7 +138,7 @@ impl SpliceTable {
         let mut from = None;
         loop {
             // For so many at a time, since clients that are handed over wait for the lock.
-            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut names = self.kept_names()?;
             let Keys { keys, next } = keys(&names, from, NAMES_AT_ONCE)?;
             for id in keys {
                 if self.is_over(id, now) {
@@ -177,8 +203,9 @@ impl SpliceTable {
         self.splices.write(number, splice);
         let binding = self.bindings.word(id, SPLICE).ok_or(NoSplice)?;
         binding.store(number, Ordering::Release);
-        if !name.is_empty() {
-            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if !name.is_empty()
+            && let Ok(mut names) = self.kept_names()
+        {
             // A flow goes on without its name.
             let name = SpliceName::new(word.generation(), name);
             let _full = names.insert(&id, &name, 0);
@@ -213,8 +240,11 @@ impl SpliceTable {
     /// The name of an earlier owner of a splice: its id may have another one by now, and another name.
     fn forget_name(&self, number: u32, earlier: u64, mine: u64) {
         let (id, _) = flow(earlier);
-        if earlier != 0 && id != flow(mine).0 && self.number(id) == Some(number) {
-            let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if earlier != 0
+            && id != flow(mine).0
+            && self.number(id) == Some(number)
+            && let Ok(mut names) = self.kept_names()
+        {
             // It may have had none.
             let _none = names.remove(&id);
         }

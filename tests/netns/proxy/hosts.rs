@@ -243,7 +243,7 @@ fn b3_who_asks_for_nobody_is_told_so() -> Result<()> {
     let words: Vec<&str> = table.split_whitespace().collect();
     let words = words.join(" ");
     for row in [
-        "ECH REFUSED WHY COPIED WHY REFUSED shared 10 1 0 0 0 0 2 - header_too_large 1, timeout 1 ",
+        "ECH REFUSED WHY COPIED WHY REFUSED shared 0 10 1 0 0 0 0 2 - header_too_large 1, timeout 1 ",
         "REQUESTS TO ROUTED REFUSED WHY REFUSED shared 1 6 bad_request 3, no_match 2, unreachable 1 ",
     ] {
         ensure!(words.contains(row), "no {row:?} in {table}");

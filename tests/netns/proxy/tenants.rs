@@ -143,6 +143,7 @@ fn expect(
     let expected = json!({
         "accepted": accepted,
         "routed": routed,
+        "bound": 0,
         "handed_over": routed,
         "copied": {},
         "redispatched": 0,

@@ -123,7 +123,7 @@ impl FlowLog {
     /// If the events cannot be read, or no thread be started.
     pub fn open(folder: &Path, path: &Path, ids: &Ids, reports: Reports) -> Result<Self> {
         let writer = Writer::start(LOG, path, Arc::clone(&reports.lost))?;
-        let splices = SpliceTable::open(folder)?;
+        let splices = SpliceTable::open(folder)?.with_names()?;
         Ok(Self {
             events: Some(FlowEvents::open(folder)?),
             reports,

@@ -75,7 +75,7 @@ impl Tables {
     pub fn open(folder: &Path) -> Result<Self> {
         Ok(Self(Arc::new(Mapped {
             table: FlowTable::open(folder)?,
-            splices: SpliceTable::open(folder)?,
+            splices: SpliceTable::open(folder)?.with_names()?,
             usage: UsageTable::open(folder)?,
             counts: CountTable::open(folder)?,
         })))

@@ -132,8 +132,8 @@ fn open(
     opened.map_err(|_| HELLO_UNOPENED.into())
 }
 
-/// Writes the binding of a flow of this generation that the hello in the slot with this index opens, and its name. Returns 0. A subprogram, for its own
-/// stack.
+/// Writes the binding of a flow of this generation that the hello in the slot with this index opens, and its name. Returns 0.
+/// A subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn lb_note_binding(flow_id: u32, generation: u32, slot: u32) -> u32 {

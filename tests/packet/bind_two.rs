@@ -107,7 +107,6 @@ fn the_second_segment_follows_the_acknowledgment_of_the_first() {
     assert_sent(&rest.frame, &port, 1448, &whole[FIRST..], CLOCK + 3);
 
     let length = u32::try_from(whole.len()).unwrap();
-    let behind = ISN.wrapping_add(1).wrapping_add(length);
     for offset in [1448, length] {
         let ack = passed_on(&mut lb, Port::Mgmt, &ack(offset, CLOCK + 4).bytes());
         let ack = Segment::read(&ack).expect("a segment");
@@ -117,7 +116,6 @@ fn the_second_segment_follows_the_acknowledgment_of_the_first() {
             (answer.number.wrapping_add(1), number)
         );
     }
-    assert_eq!(behind, ISN.wrapping_add(1).wrapping_add(length));
     assert!(lb.hellos().is_empty());
 }
 

@@ -51,19 +51,10 @@ pub(super) fn update(map: &impl InnerMap, keys: &[u32], values: &[u32]) -> Resul
         element_flags: 0,
         flags: 0,
     };
-    // SAFETY: the kernel reads and writes `attributes`, whose size it gets, and reads `count` numbers of 32 bits from
+    // SAFETY: the kernel reads `count` numbers of 32 bits from
     // each of the slices, which both have as many and outlive the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_MAP_UPDATE_BATCH,
-            &raw mut attributes,
-            size_of::<Attributes>(),
-        )
-    };
-    Errno::result(result)
-        .map(drop)
-        .context("write elements of a map")
+    let result = unsafe { call(BPF_MAP_UPDATE_BATCH, &mut attributes) };
+    result.context("write elements of a map")
 }
 
 /// All values of an array of numbers of 32 bits.
@@ -85,19 +76,12 @@ pub(super) fn values(map: &Array<MapData, u32>) -> Result<Vec<u32>> {
         element_flags: 0,
         flags: 0,
     };
-    // SAFETY: the kernel reads and writes `attributes`, whose size it gets; it writes one number of 32 bits to `last`, and
+    // SAFETY: the kernel writes one number of 32 bits to `last`, and
     // `count` of them to each of the vectors, which have as many and outlive the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_MAP_LOOKUP_BATCH,
-            &raw mut attributes,
-            size_of::<Attributes>(),
-        )
-    };
-    match Errno::result(result) {
+    let result = unsafe { call(BPF_MAP_LOOKUP_BATCH, &mut attributes) };
+    match result {
         // There are no more than were wanted.
-        Ok(_) | Err(Errno::ENOENT) => {}
+        Ok(()) | Err(Errno::ENOENT) => {}
         Err(error) => return Err(error).context("read elements of a map"),
     }
     let read = attributes.count;
@@ -138,18 +122,11 @@ pub(super) fn keys<V: Pod>(
         element_flags: 0,
         flags: 0,
     };
-    // SAFETY: the kernel reads and writes `attributes`, whose size it gets, and reads one number of 32 bits from `first`; it
+    // SAFETY: the kernel reads one number of 32 bits from `first`; it
     // writes one to `next`, and `count` keys and values to the vectors, which have as much room. All outlive the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_MAP_LOOKUP_BATCH,
-            &raw mut attributes,
-            size_of::<Attributes>(),
-        )
-    };
-    let is_last = match Errno::result(result) {
-        Ok(_) => false,
+    let result = unsafe { call(BPF_MAP_LOOKUP_BATCH, &mut attributes) };
+    let is_last = match result {
+        Ok(()) => false,
         // Behind the last bucket.
         Err(Errno::ENOENT) => true,
         Err(error) => return Err(error).context("read elements of a map"),
@@ -159,6 +136,24 @@ pub(super) fn keys<V: Pod>(
         keys,
         next: (!is_last).then_some(next),
     })
+}
+
+/// Has the kernel carry out one of the commands.
+///
+/// # Safety
+///
+/// The addresses in `attributes` must be those of as much memory as the command reads and writes there.
+unsafe fn call(command: c_int, attributes: &mut Attributes) -> Result<(), Errno> {
+    // SAFETY: the kernel reads and writes `attributes`, whose size it gets; the caller vouches for the rest.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            &raw mut *attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    Errno::result(result).map(drop)
 }
 
 fn descriptor(map: &impl InnerMap) -> u32 {

@@ -57,7 +57,7 @@ impl Way {
             Self::Lb => Who::Lb.name(),
             Self::LbShared => "lb, shared VIP",
             Self::LbBound => "lb, shared VIP, late binding",
-            Self::LbBoundTwo => "the same, two segments",
+            Self::LbBoundTwo => "lb, shared VIP, late binding, two segments",
             Self::LbCopied => "lb, shared VIP, copied",
             Self::LbHttp => "lb, HTTP",
             Self::Route => Who::Route.name(),

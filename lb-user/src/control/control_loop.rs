@@ -32,6 +32,9 @@ use crate::{
     sources::file::File,
 };
 
+/// How often [`Control::tick`] is to be called.
+pub const TICK_INTERVAL: Duration = Duration::from_millis(250);
+
 /// A control plane between changes.
 pub struct Control {
     /// What runs.

@@ -1,24 +1,22 @@
 //! What something else may take away from a process that runs: programs, the pins of links and maps, what is
 //! in the cells, and sockets. All is looked at every few seconds, a part at a time, mended, and logged.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result};
 
 use super::{
     attach::{Stand, attach_to, stands},
-    control_loop::Control,
+    control_loop::{Control, TICK_INTERVAL},
     running::Running,
 };
 use crate::{api::Severity, network::link};
 
 /// How often each thing is looked at.
 pub const MEND_INTERVAL: Duration = Duration::from_secs(2);
-/// In so many parts: nothing else waits for all of it.
+/// In so many parts, one at each tick: nothing else waits for all of it.
 const PARTS: u32 = 8;
+const _: () = assert!(PARTS as u128 * TICK_INTERVAL.as_millis() == MEND_INTERVAL.as_millis());
 
 /// What there is to be looked at.
 enum Thing {
@@ -41,7 +39,6 @@ enum MendOutcome {
 /// What is to be remembered of it.
 #[derive(Debug, Default)]
 pub(super) struct Mending {
-    looked: Option<Instant>,
     /// The part that was looked at last.
     part: u32,
     /// What could not be mended, by what it is of.
@@ -56,14 +53,11 @@ impl Mending {
 }
 
 impl Control {
-    /// Looks at the next part, if it is time. Before the links are pinned there is nothing that stays.
+    /// Looks at the next part. Before the links are pinned there is nothing that stays.
     pub(super) fn tick_mending(&mut self) {
-        let looked = self.mending.looked;
-        let is_due = looked.is_none_or(|looked| looked.elapsed() >= MEND_INTERVAL / PARTS);
-        if !is_due || !self.running.data_plane.is_kept {
+        if !self.running.data_plane.is_kept {
             return;
         }
-        self.mending.looked = Some(Instant::now());
         self.mending.part = (self.mending.part + 1) % PARTS;
         let part = self.mending.part;
         self.mend(|number| u32::try_from(number).is_ok_and(|number| number % PARTS == part));

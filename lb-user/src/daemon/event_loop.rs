@@ -10,15 +10,16 @@ use super::{
     way_back::WayBack, web_port::WebPort,
 };
 use crate::{
-    control::{control_loop::Control, mend::MEND_INTERVAL},
+    control::{
+        control_loop::{Control, TICK_INTERVAL},
+        mend::MEND_INTERVAL,
+    },
     flows::log::FlowLog,
     system::{output, privileges, systemd::Account},
 };
 
 /// How often the programs' log is read.
 const LOG_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How often drains, ramps and files are looked at.
-pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// How often flows that hold ids of what is configured no more are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// How many ended checks are taken in at once.

@@ -6,13 +6,13 @@ use anyhow::{Result, ensure};
 use tokio::time;
 
 use super::{
-    event_loop::{TICK_INTERVAL, drain},
+    event_loop::drain,
     signals::Signals,
     takeover::{Fate, Successor},
     way_back::WayBack,
 };
 use crate::{
-    control::control_loop::Control,
+    control::control_loop::{Control, TICK_INTERVAL},
     dataplane::pins::Pins,
     flows::log::FlowLog,
     host,

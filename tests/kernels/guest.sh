@@ -6,7 +6,7 @@
 # The rest explains a failure.
 export LB_BIN=/usr/bin/lb LB_LAB_BIN=/usr/bin/lb-lab LB_TEST_REQUIRE=1 LB_TEST_PATIENCE=10 RUST_BACKTRACE=0 TMPDIR=/tmp
 
-client=192.168.203.50 vip=192.168.203.110 shared=192.168.203.113 node=10.32.96.105
+client=192.168.203.50 vip=192.168.203.110 shared=192.168.203.113 accepted=192.168.203.114 node=10.32.96.105
 client6=fd00:203::50 vip6=fd00:203::110 node6=fd00:32::105
 
 now() { cut -d' ' -f1 /proc/uptime; }
@@ -76,6 +76,7 @@ services:
   plain: { network: tenant, listen: ["$vip:6443/tcp"], pool: p }
   plain6: { network: tenant, listen: ["[$vip6]:6443/tcp"], pool: p6 }
   shared: { network: tenant, listen: ["$shared:443/tcp"], sni: { routes: [ { names: [a.example], pool: p } ] } }
+  accepted: { network: tenant, listen: ["$accepted:443/tcp"], sni: { late_binding: never, routes: [ { names: [a.example], pool: p } ] } }
 Y
 }
 
@@ -122,15 +123,24 @@ tcp() {
   echo "FACT tiers ${modes}IPv4 IPv6"
 }
 
-hand_over() {
+# XDP opens the connection.
+bind() {
   get $shared 443 || why || return 1
-  ip netns exec c curl -sS -k --resolve b.example:443:$shared https://b.example/file
+  lb status | tee /tmp/status
+  awk '$1 == "shared" && $2 == 1 { found = 1 } END { exit !found }' /tmp/status || return 1
+  echo "FACT tiers bound"
+}
+
+# The process does, and hands it over.
+hand_over() {
+  get $accepted 443 || why || return 1
+  ip netns exec c curl -sS -k --resolve b.example:443:$accepted https://b.example/file
   if [ $? != 35 ]; then
     echo "a name of no route was not refused by an alert"
     return 1
   fi
   lb status | tee /tmp/status
-  awk '$1 == "shared" && $4 >= 1 { found = 1 } END { exit !found }' /tmp/status || return 1
+  awk '$1 == "accepted" && $5 >= 1 { found = 1 } END { exit !found }' /tmp/status || return 1
   echo "FACT tiers handed-over"
 }
 
@@ -183,6 +193,8 @@ netns() {
     flows::request::a_request_to_the_vip_arrives_at_the_node_port \
     flows::request::backends_need_no_route_to_tenants_and_see_only_the_snat_address \
     proxy::sni::b1_three_names_have_three_certificates \
+    proxy::bind::a_known_name_needs_no_process \
+    proxy::bind_two::both_segments_go_to_the_backend \
     handoff::connections::b15_a_connection_is_handed_over_and_is_a_flow \
     operate::reload::a_service_or_a_source_that_is_removed_ends_its_flows \
     lifecycle::takeover::reliability_2_a_process_takes_over_and_nobody_is_refused \
@@ -194,6 +206,7 @@ for name in "$@"; do
   case $name in
     load) step load load || break ;;
     tcp) step tcp tcp ;;
+    bind) step bind bind ;;
     hand-over) step hand-over hand_over ;;
     down) step down down ;;
     refuse) step refuse refuse ;;

@@ -190,9 +190,9 @@ pub enum SynCookies {
 #[serde(rename_all = "lowercase")]
 pub enum LateBinding {
     /// The process opens each one.
-    #[default]
     Never,
     /// The data plane, for names that it knows.
+    #[default]
     Always,
 }
 

@@ -13,10 +13,13 @@ use lb_tests::{
 };
 
 use crate::{
-    handoff::connections::{HANDED_OVER, outcomes},
+    handoff::{
+        connections::{HANDED_OVER, outcomes},
+        opener::{BOUND, Opener},
+    },
     proxy::{
         relayed::{PORT, SHARED, wait_for},
-        sni::{NAMES, ROUTES, config, counted},
+        sni::{NAMES, counted},
     },
 };
 
@@ -32,12 +35,22 @@ const WAYS: [(&str, &str); 2] = [(NAMES[0], "hears first"), (NAMES[1], "speaks f
 /// B15: all bytes come, whether XDP or the process goes on with the connection.
 #[privileged_test]
 fn b15_who_does_not_wait_behind_his_hello_loses_nothing() -> Result<()> {
+    a_client_that_does_not_wait_loses_nothing(Opener::Process)
+}
+
+/// The same where XDP opens what it can.
+#[privileged_test]
+fn b15_a_bound_client_that_does_not_wait_loses_nothing() -> Result<()> {
+    a_client_that_does_not_wait_loses_nothing(Opener::Xdp)
+}
+
+fn a_client_that_does_not_wait_loses_nothing(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let [first, second] = [0, 1].map(|index| &topology.nodes[index]);
     let at = |address| SocketAddrV4::new(address, PORT);
     let _hears = Teller::start_listening(&first.netns, at(first.address), NAMES[0])?;
     let _speaks = Teller::start(&second.netns, at(second.address), NAMES[1])?;
-    let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
+    let lb = Lb::start(&topology, &opener.names(&topology))?;
     let client = &topology.client().netns;
     let mut dice = Dice::new(7);
     for (name, way) in WAYS {
@@ -72,11 +85,19 @@ fn b15_who_does_not_wait_behind_his_hello_loses_nothing() -> Result<()> {
             println!("{way}, {size} bytes: {}", grown.join(", "));
         }
     }
-    let (all, seen) = (counted(&lb, "routed")?, outcomes(&lb)?);
-    assert_eq!(all, u64::try_from(WAYS.len() * SIZES.len() * 4 * ROUNDS)?);
+    let all = u64::try_from(WAYS.len() * SIZES.len() * 4 * ROUNDS)?;
+    let seen = outcomes(&lb)?;
+    println!("{seen:?}");
+    let bound = seen.get(BOUND).copied().unwrap_or_default();
+    assert_eq!(counted(&lb, "routed")? + bound, all);
     assert_eq!(seen.values().sum::<u64>(), all);
     for reason in seen.keys() {
-        let known = [HANDED_OVER, "client_goes_on", "backend_spoke"];
+        let known = [
+            opener.outcome(),
+            HANDED_OVER,
+            "client_goes_on",
+            "backend_spoke",
+        ];
         ensure!(known.contains(&reason.as_str()), "{seen:?}");
     }
     wait_for(&lb, 0)

@@ -26,6 +26,7 @@ use lb_tests::{
 use nix::sys::{signal::Signal, socket};
 
 use crate::{
+    handoff::opener::{BOUND, Opener},
     lifecycle::privileges::ALL,
     nic::cell::inside,
     proxy::{
@@ -58,7 +59,7 @@ pub(crate) fn copied(lb: &Lb<'_>, reason: &str) -> Result<u64> {
     Ok(copied.unwrap_or_default())
 }
 
-/// What became of all connections: copied for these reasons, or `handed over`.
+/// What became of all connections: copied for these reasons, `handed over`, or `bound`.
 pub(crate) fn outcomes(lb: &Lb<'_>) -> Result<BTreeMap<String, u64>> {
     let status = lb.tell(&["status", "-o", "json"])?.done()?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
@@ -68,6 +69,9 @@ pub(crate) fn outcomes(lb: &Lb<'_>) -> Result<BTreeMap<String, u64>> {
     let mut outcomes = copied.unwrap_or_default();
     let handed_over = counted["handed_over"].as_u64().unwrap_or_default();
     outcomes.insert(HANDED_OVER.to_owned(), handed_over);
+    if let Some(bound @ 1..) = counted["bound"].as_u64() {
+        outcomes.insert(BOUND.to_owned(), bound);
+    }
     Ok(outcomes)
 }
 
@@ -90,12 +94,22 @@ pub(crate) fn wait_for_no_sockets_in(site: &Site, networks: &[&str]) -> Result<(
 /// kernel.
 #[privileged_test]
 fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
+    a_connection_is_a_flow(Opener::Process)
+}
+
+/// The same of one that XDP opens.
+#[privileged_test]
+fn b15_a_bound_connection_is_a_flow() -> Result<()> {
+    a_connection_is_a_flow(Opener::Xdp)
+}
+
+fn a_connection_is_a_flow(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &opener.config(&topology))?;
     let pairs = line.open_many(3)?;
     wait_for_no_sockets(&topology)?;
-    assert_eq!(handed_over(&lb)?, 3);
+    assert_eq!(opener.count(&lb)?, 3);
     let flows = lb.flows()?;
     assert_eq!(flows.len(), 3, "{flows:?}");
     for pair in &pairs {
@@ -134,9 +148,19 @@ fn b15_a_connection_is_handed_over_and_is_a_flow() -> Result<()> {
 /// One end closes its side and still hears; and one that is reset takes the other with it.
 #[privileged_test]
 fn b15_ends_close_and_reset_as_they_like() -> Result<()> {
+    ends_close_and_reset(Opener::Process)
+}
+
+/// The same of connections that XDP opens.
+#[privileged_test]
+fn b15_ends_of_bound_connections_close_and_reset() -> Result<()> {
+    ends_close_and_reset(Opener::Xdp)
+}
+
+fn ends_close_and_reset(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &opener.config(&topology))?;
     for client_first in [true, false] {
         let Pair { client, server, .. } = line.open()?;
         let (first, second) = match client_first {
@@ -157,7 +181,7 @@ fn b15_ends_close_and_reset_as_they_like() -> Result<()> {
     reset(client)?;
     wait_for_reset(&server, SOON)?;
     wait_for(&lb, 0)?;
-    assert_eq!(handed_over(&lb)?, 4);
+    assert_eq!(opener.count(&lb)?, 4);
     Ok(())
 }
 
@@ -210,13 +234,23 @@ fn go_on(transfers: &[Transfer<'_>]) -> Result<()> {
 /// either.
 #[privileged_test]
 fn b15_a_process_that_stops_or_dies_changes_nothing() -> Result<()> {
+    a_process_that_dies_changes_nothing(Opener::Process)
+}
+
+/// The same of connections that XDP opens.
+#[privileged_test]
+fn b15_a_process_that_dies_changes_nothing_of_bound_connections() -> Result<()> {
+    a_process_that_dies_changes_nothing(Opener::Xdp)
+}
+
+fn a_process_that_dies_changes_nothing(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let config = config(&topology);
+    let config = opener.config(&topology);
     let mut lb = Lb::start(&topology, &config)?;
     let there = line.open()?;
     let back = line.open()?;
-    assert_eq!(handed_over(&lb)?, 2);
+    assert_eq!(opener.count(&lb)?, 2);
     let transfers = [
         Transfer::new(&there.client, &there.server),
         Transfer::new(&back.server, &back.client),
@@ -353,10 +387,20 @@ fn end_beside_hello(part: usize) -> Result<TcpStream> {
 /// it or after it.
 #[privileged_test]
 fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
+    a_backend_may_speak(Opener::Process)
+}
+
+/// The same where XDP opens the connection: it may speak with its SYN-ACK at the earliest.
+#[privileged_test]
+fn b15_a_backend_of_a_bound_connection_may_speak_at_any_moment() -> Result<()> {
+    a_backend_may_speak(Opener::Xdp)
+}
+
+fn a_backend_may_speak(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let node = &topology.nodes[0];
     let _teller = Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "node")?;
-    let lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &opener.config(&topology))?;
     let hello = named(NAME.as_bytes());
     topology.client().netns.inside(|| {
         for round in 0..SPOKEN {
@@ -369,9 +413,13 @@ fn b15_a_backend_may_speak_at_any_moment() -> Result<()> {
         }
         Ok(())
     })??;
-    let (handed_over, spoke) = (handed_over(&lb)?, copied(&lb, "backend_spoke")?);
-    println!("{handed_over} of {SPOKEN} handed over, {spoke} spoke before");
-    assert_eq!(handed_over + spoke, SPOKEN);
+    let (opened, spoke) = (opener.count(&lb)?, copied(&lb, "backend_spoke")?);
+    println!(
+        "{opened} of {SPOKEN} {}, {spoke} spoke before",
+        opener.outcome()
+    );
+    assert_eq!(opened + spoke, SPOKEN);
+    ensure!(opener == Opener::Process || spoke == 0, "{spoke} spoke");
     Ok(())
 }
 

@@ -27,9 +27,10 @@ use nix::errno::Errno;
 
 use crate::{
     flows::life::ensure_all_ids_are_free,
+    handoff::opener::Opener,
     proxy::{
         relayed::{PORT, SHARED},
-        sni::{NAMES, ROUTES, config},
+        sni::NAMES,
     },
 };
 
@@ -148,7 +149,8 @@ fn kill_at(moments: impl Iterator<Item = Moment>, after: After) -> Result<Vec<En
     let _teller =
         Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), NAMES[1])?;
     // A hello that did not get there leaves a flow of which neither end hears any more.
-    let config = config(&topology, ROUTES)
+    let config = Opener::Process
+        .names(&topology)
         .network("mgmt", |mgmt| mgmt.snat_ports(1024, 2047))
         .service("shared", |shared| shared.set("idle_timeout", "30s"))
         .set("timeouts.half_closed", "2s");

@@ -5,6 +5,7 @@ pub(crate) mod connections;
 mod cost;
 mod killed;
 mod much;
+pub(crate) mod opener;
 mod room;
 mod scales;
 mod segments;

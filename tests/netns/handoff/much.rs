@@ -1,4 +1,4 @@
-//! Much data through connections that are handed over: FEATURES B15.
+//! Much data through connections that are handed over, or that XDP opens: FEATURES B15.
 
 use std::time::Instant;
 
@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{product::lb::Lb, topology::Topology};
 
 use crate::{
-    handoff::connections::{handed_over, wait_for_no_sockets},
+    handoff::{connections::wait_for_no_sockets, opener::Opener},
     proxy::{
         pipe::carry,
-        relayed::{config, fast_line, wait_for},
+        relayed::{fast_line, wait_for},
     },
 };
 
@@ -19,17 +19,27 @@ const MORE_PERCENT: u64 = 15;
 /// B15: all of it up, and all of it down; no byte through a socket of a cell.
 #[privileged_test]
 fn b15_much_goes_up_and_comes_down() -> Result<()> {
+    much_goes_up_and_comes_down(Opener::Process)
+}
+
+/// The same through connections that XDP opens.
+#[privileged_test]
+fn b15_much_goes_up_and_comes_down_bound_connections() -> Result<()> {
+    much_goes_up_and_comes_down(Opener::Xdp)
+}
+
+fn much_goes_up_and_comes_down(opener: Opener) -> Result<()> {
     let bytes: u64 = match std::env::var_os("LB_TEST_LONG") {
         Some(_) => 1 << 30,
         None => 64 << 20,
     };
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &opener.config(&topology))?;
     let pairs = line.open_many(2)?;
     let [up, down] = [&pairs[0], &pairs[1]];
     wait_for_no_sockets(&topology)?;
-    assert_eq!(handed_over(&lb)?, 2);
+    assert_eq!(opener.count(&lb)?, 2);
     for (from, to, way) in [
         (&up.client, &up.server, "up"),
         (&down.server, &down.client, "down"),

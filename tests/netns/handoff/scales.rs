@@ -18,10 +18,10 @@ use lb_tests::{
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::{
-    handoff::connections::{HANDED_OVER, outcomes},
+    handoff::{connections::outcomes, opener::Opener},
     proxy::{
         pipe::carry_to,
-        relayed::{NAME, PORT, SHARED, config, wait_for},
+        relayed::{NAME, PORT, SHARED, wait_for},
     },
 };
 
@@ -61,11 +61,23 @@ impl Scale {
 /// other one has.
 #[privileged_test]
 fn b15_windows_of_all_scales_close_and_open() -> Result<()> {
+    windows_close_and_open(Opener::Process)
+}
+
+/// The same of connections that XDP opens.
+#[privileged_test]
+fn b15_windows_of_bound_connections_close_and_open() -> Result<()> {
+    windows_close_and_open(Opener::Xdp)
+}
+
+fn windows_close_and_open(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let at = SocketAddrV4::new(node.address, PORT);
-    let lb = Lb::start(&topology, &config(&topology))?;
-    let scales = || (0..=LARGEST).map(Scale::Of).chain([Scale::No]);
+    let lb = Lb::start(&topology, &opener.config(&topology))?;
+    // What XDP opens has a scale at both ends or at none.
+    let none = (opener == Opener::Process).then_some(Scale::No);
+    let scales = || (0..=LARGEST).map(Scale::Of).chain(none);
     let of_client = scales().map(|scale| [scale, Scale::Usual]);
     let of_node = scales().map(|scale| [Scale::Usual, scale]);
     let both = [
@@ -122,7 +134,7 @@ fn b15_windows_of_all_scales_close_and_open() -> Result<()> {
     }
     let outcomes = outcomes(&lb)?;
     println!("{outcomes:?}");
-    assert_eq!(outcomes[HANDED_OVER], u64::try_from(cases.len())?);
+    assert_eq!(outcomes[opener.outcome()], u64::try_from(cases.len())?);
     drop(ends);
     wait_for(&lb, 0)
 }

@@ -1,4 +1,4 @@
-//! Connections with small segments on one side or the other: handed over if they fit, copied if not.
+//! Connections with small segments on one side or the other: carried by XDP if they fit, copied if not.
 //! FEATURES B15.
 
 use anyhow::{Context as _, Result, ensure};
@@ -8,10 +8,13 @@ use lb_tests::{
 };
 
 use crate::{
-    handoff::connections::{HANDED_OVER, outcomes},
+    handoff::{
+        connections::{HANDED_OVER, outcomes},
+        opener::{BOUND, Opener},
+    },
     proxy::{
         pipe::carry,
-        relayed::{config, fast_line, wait_for},
+        relayed::{fast_line, wait_for},
     },
 };
 
@@ -33,9 +36,19 @@ enum Small {
 /// B15: whether XDP or the process carries it, all of it arrives.
 #[privileged_test]
 fn b15_ends_that_take_small_segments_get_all() -> Result<()> {
+    small_segments_get_all(Opener::Process)
+}
+
+/// The same where XDP opens what it can.
+#[privileged_test]
+fn b15_ends_of_bound_connections_that_take_small_segments_get_all() -> Result<()> {
+    small_segments_get_all(Opener::Xdp)
+}
+
+fn small_segments_get_all(opener: Opener) -> Result<()> {
     let topology = Topology::poc()?;
     let line = fast_line(&topology)?;
-    let lb = Lb::start(&topology, &config(&topology))?;
+    let lb = Lb::start(&topology, &opener.config(&topology))?;
     let [client, node] = [topology.client(), &topology.nodes[0]];
     let hosts = [(client, "192.168.203.0/24"), (node, "10.32.96.0/20")];
     let usual: [Option<Small>; 2] = [None, None];
@@ -64,7 +77,7 @@ fn b15_ends_that_take_small_segments_get_all() -> Result<()> {
         all += EACH;
         let outcomes = outcomes(&lb)?;
         println!("{ends:?}: so far {outcomes:?}");
-        let known = [HANDED_OVER, "segment_size"].map(|outcome| outcomes.get(outcome));
+        let known = [HANDED_OVER, BOUND, "segment_size"].map(|outcome| outcomes.get(outcome));
         let sum: u64 = known.into_iter().flatten().sum();
         ensure!(sum == all, "{outcomes:?}");
     }

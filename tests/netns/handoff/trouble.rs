@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     oracle::observe,
-    product::{config::Keys, lb::Lb},
+    product::lb::Lb,
     servers::teller::{Teller, ask},
     topology::{Host, Topology},
     traffic::{
@@ -20,12 +20,15 @@ use lb_tests::{
 };
 
 use crate::{
-    handoff::connections::{HANDED_OVER, hears_the_end, outcomes},
+    handoff::{
+        connections::{HANDED_OVER, hears_the_end, outcomes},
+        opener::Opener,
+    },
     proxy::{
         bind::hellos,
         pipe::carry,
         relayed::{PORT, SHARED, wait_for},
-        sni::{NAMES, ROUTES, config, counted},
+        sni::{NAMES, counted},
     },
 };
 
@@ -53,7 +56,7 @@ fn much(number: u64) -> u64 {
 /// hand-over, in it or after it.
 #[privileged_test]
 fn b15_loss_disorder_and_duplicates_change_nothing() -> Result<()> {
-    in_trouble(ROUTES.into(), |lb| {
+    in_trouble(Opener::Process, |lb| {
         let outcomes = outcomes(lb)?;
         let routed = counted(lb, "routed")?;
         println!("{outcomes:?}");
@@ -70,7 +73,7 @@ fn b15_loss_disorder_and_duplicates_change_nothing() -> Result<()> {
 /// The same where XDP opens each connection: nothing but the client repeats what was lost of it on the way.
 #[privileged_test]
 fn loss_disorder_and_duplicates_change_nothing_of_what_xdp_opens() -> Result<()> {
-    in_trouble(Keys::from("late_binding: always").with(ROUTES), |lb| {
+    in_trouble(Opener::Xdp, |lb| {
         let hellos = hellos(lb)?;
         println!("{hellos:?}");
         let all = CARRIERS + u64::try_from(AT_ONCE * EACH)?;
@@ -80,13 +83,13 @@ fn loss_disorder_and_duplicates_change_nothing_of_what_xdp_opens() -> Result<()>
 }
 
 /// Carries bytes and makes short connections in trouble; `check` looks at what `lb` counts.
-fn in_trouble(sni: Keys, check: impl FnOnce(&Lb<'_>) -> Result<()>) -> Result<()> {
+fn in_trouble(opener: Opener, check: impl FnOnce(&Lb<'_>) -> Result<()>) -> Result<()> {
     let topology = Topology::poc()?;
     let [client, carrier, node] = [topology.client(), &topology.nodes[0], &topology.nodes[1]];
     let line = Line::new(client, SHARED, carrier, PORT)?.saying(named(NAMES[0].as_bytes()));
     let _teller =
         Teller::start_listening(&node.netns, SocketAddrV4::new(node.address, PORT), NAMES[1])?;
-    let lb = Lb::start(&topology, &config(&topology, sni))?;
+    let lb = Lb::start(&topology, &opener.names(&topology))?;
     let ends = [client, carrier, node];
     let before = broken(&ends)?;
     let trouble = topology.trouble(OUT_OF)?;

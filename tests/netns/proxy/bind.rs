@@ -16,12 +16,12 @@ use lb_tests::{
 };
 
 use crate::{
-    handoff::connections::handed_over,
+    handoff::{connections::handed_over, opener::Opener},
     proxy::{
         cookies::{OFFERS, offer},
         guard::{self, teller as serve},
         pipe::carry,
-        relayed::{self, fast_line},
+        relayed::fast_line,
         sni::{self, ROUTES, SHARED, Site, config, reaches},
     },
 };
@@ -87,9 +87,7 @@ const BULK: u64 = 1 << 20;
 #[privileged_test]
 fn every_offer_carries_all_bytes() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = relayed::config(&topology)
-        .service("shared", |shared| shared.set("sni.late_binding", "always"));
-    let lb = Lb::start(&topology, &config)?;
+    let lb = Lb::start(&topology, &Opener::Xdp.config(&topology))?;
     let line = fast_line(&topology)?;
     let (client, node) = (&topology.client().netns, &topology.nodes[0].netns);
     for offered in OFFERS {

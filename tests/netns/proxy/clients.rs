@@ -22,7 +22,10 @@ use lb_tests::{
 
 use crate::{
     lab::one_ip,
-    proxy::sni::{NAMES, PORT, ROUTES, SHARED, config},
+    proxy::{
+        bind::hellos,
+        sni::{NAMES, PORT, ROUTES, SHARED, config},
+    },
 };
 
 /// How long nginx may take to write down what it has answered.
@@ -36,8 +39,11 @@ const HTTP: [(&str, &str); 2] = [("2", "HTTP/2.0"), ("1.1", "HTTP/1.1")];
 fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
     let topology = Topology::poc()?;
     let servers = servers(&topology, &topology.nodes)?;
-    let _lb = Lb::start(&topology, &config(&topology, ROUTES))?;
-    ensure_served(&[topology.client()], SHARED, &servers, SNAT)
+    let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
+    ensure_served(&[topology.client()], SHARED, &servers, SNAT)?;
+    let hellos = hellos(&lb)?;
+    assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"], "{hellos:?}");
+    Ok(())
 }
 
 /// The same where the VIP is the host's only address: for clients beside it and behind a router.

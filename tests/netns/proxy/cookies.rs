@@ -39,8 +39,9 @@ const SYN_ACK: &str = "tcp[tcpflags] & tcp-syn != 0 and tcp[14:2] = 2920";
 /// How long a thing may take that takes no time.
 const SOON: Duration = Duration::from_secs(10);
 
+/// Behind the cookie comes the process.
 fn always() -> Keys {
-    Keys::from("syn_cookies: always").with(ROUTES)
+    Keys::from("syn_cookies: always, late_binding: never").with(ROUTES)
 }
 
 /// The counter of a cell's kernel with this name.

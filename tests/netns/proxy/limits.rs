@@ -197,7 +197,8 @@ impl<'t> Scene<'t> {
     fn config(&self) -> Config {
         let node = SocketAddrV4::new(self.site.topology.nodes[0].address, PORT);
         let routes = json!([{ "names": [CAPTURED_NAME], "pool": "a" }]);
-        let sni = Keys::from("hello_timeout: 1m").set("routes", routes);
+        // A connection that XDP opens takes nothing of the process.
+        let sni = Keys::from("hello_timeout: 1m, late_binding: never").set("routes", routes);
         let shared = |shared: Keys| shared.on("tenant-a").tcp(SHARED).set("sni", sni);
         let checked = self.site.http("");
         checked.mgmt_pool("a", [node]).service("shared", shared)

@@ -142,11 +142,12 @@ fn addresses(nodes: &[Host]) -> Vec<Ipv4Addr> {
     nodes.iter().map(|node| node.address).collect()
 }
 
-/// These as the backends of `d.lab`.
+/// These as the backends of `d.lab`, to which the process connects.
 fn one_pool(topology: &Topology, backends: &[Ipv4Addr]) -> Config {
     let backends = backends.iter();
     let backends = backends.map(|&address| SocketAddrV4::new(address, PORT));
-    sni::config(topology, "routes: [{ names: [d.lab], pool: d }]").mgmt_pool("d", backends)
+    let sni = "late_binding: never, routes: [{ names: [d.lab], pool: d }]";
+    sni::config(topology, sni).mgmt_pool("d", backends)
 }
 
 /// How long it took until each of many clients at the same time was served.

@@ -36,7 +36,7 @@ pub(crate) const PORT: u16 = 31443;
 /// How long a thing may take that takes no time.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
-/// The first node behind the shared VIP, as backend `one`.
+/// The first node behind the shared VIP, as backend `one`. The process opens each connection.
 pub(crate) fn config(topology: &Topology) -> Config {
     let node = SocketAddrV4::new(topology.nodes[0].address, PORT);
     let routes = json!([{ "names": [NAME], "pool": "a" }]);
@@ -46,7 +46,8 @@ pub(crate) fn config(topology: &Topology) -> Config {
             pool.on("mgmt").push("backends", backend)
         })
         .service("shared", |shared| {
-            shared.on("tenant-a").tcp(SHARED).set("sni.routes", routes)
+            let shared = shared.on("tenant-a").tcp(SHARED).set("sni.routes", routes);
+            shared.set("sni.late_binding", "never")
         })
         .set("timeouts.half_closed", "1s")
 }

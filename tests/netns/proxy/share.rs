@@ -57,9 +57,22 @@ enum Way {
 /// are made, and give back at once what they had of them.
 #[privileged_test]
 fn what_is_not_handed_over_takes_no_ids_from_another_tenant() -> Result<()> {
+    takes_no_ids_from_another_tenant("never")
+}
+
+/// Nor does what XDP opens by itself.
+#[privileged_test]
+fn what_xdp_opens_takes_no_ids_from_another_tenant() -> Result<()> {
+    takes_no_ids_from_another_tenant("always")
+}
+
+fn takes_no_ids_from_another_tenant(late_binding: &str) -> Result<()> {
     let trunk = Trunk::build()?;
     let _tellers = tellers(&trunk)?;
-    let lb = Lb::start(&trunk, &config(&trunk))?;
+    let config = config(&trunk).service("shared", |shared| {
+        shared.set("sni.late_binding", late_binding)
+    });
+    let lb = Lb::start(&trunk, &config)?;
     let [one, other] = [&trunk.tenants[0], &trunk.tenants[1]].map(|tenant| tenant.client());
     connects(other)?;
     for way in [Way::Closes, Way::Resets, Way::HasNoTimestamps] {
@@ -261,11 +274,12 @@ fn divided(lb: &Lb<'_>, network: &str) -> Result<serde_json::Value> {
     Ok(status(lb)?["divided"][network].clone())
 }
 
-/// Two tenants, of which each has a service of its own; the backends of both share a thousand flow ids.
+/// Two tenants, of which each has a service of its own, whose connections the process opens; the backends of both share a
+/// thousand flow ids.
 fn config(trunk: &Trunk) -> Config {
     let at = |node: usize| [SocketAddrV4::new(trunk.nodes[node].address, PORT)];
     let routes = |pool: &str| json!([{ "names": [NAME], "pool": pool }]);
-    let shared = |shared: Keys| shared.tcp(SHARED);
+    let shared = |shared: Keys| shared.tcp(SHARED).set("sni.late_binding", "never");
     Config::new()
         .mgmt()
         .network("mgmt", |mgmt| mgmt.snat_ports(20_000, 20_999))

@@ -47,7 +47,8 @@ fn config(topology: &Topology) -> Config {
         .mgmt_pool("sni", at(PORT))
         .mgmt_pool("http", at(HTTP_PORT))
         .service("sni", |sni| {
-            service(sni, SNI).set("sni.routes", routes("sni"))
+            let sni = service(sni, SNI).set("sni.routes", routes("sni"));
+            sni.set("sni.late_binding", "never")
         })
         .service("http", |http| {
             service(http, HTTP).set("http.routes", routes("http"))

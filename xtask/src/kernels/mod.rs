@@ -35,12 +35,13 @@ struct Kernel {
 }
 
 /// The steps of the gate.
-const BRIEF: [&str; 5] = ["verifier", "load", "tcp", "hand-over", "down"];
+const BRIEF: [&str; 6] = ["verifier", "load", "tcp", "bind", "hand-over", "down"];
 /// The steps of `--kernels`.
-const WHOLE: [&str; 8] = [
+const WHOLE: [&str; 9] = [
     "verifier",
     "load",
     "tcp",
+    "bind",
     "hand-over",
     "down",
     "packet",

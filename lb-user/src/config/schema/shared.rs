@@ -40,10 +40,10 @@ section! {
         /// How a client's SYN is answered: `never` by a SYN cookie, but by the kernel, as on a host network; or `always`, by
         /// XDP, so that nothing is kept of a client before its first bytes, and a flood of SYNs costs others nothing.
         optional syn_cookies: WhenCookies = "always",
-        /// How a connection to a name's pool is opened: `never` by XDP, but by the process; or `always`, by XDP, where the
-        /// ClientHello came in one segment and its name goes to one pool over IPv4 for every client: the fastest way, and one
-        /// that needs no running process. What XDP leaves goes to the process. Only with `syn_cookies: always`.
-        optional late_binding: WhenBound = "never",
+        /// How a connection to a name's pool is opened: `always` by XDP, where the name in the ClientHello goes to one pool
+        /// over IPv4 for every client: the fastest way, and one that needs no running process; what XDP leaves goes to the
+        /// process. Or `never`, by the process alone.
+        optional late_binding: WhenBound => "`always`, or `never` with `syn_cookies: never`",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with
         /// one is refused. `allow` must let the proxies in.

@@ -52,7 +52,7 @@ fn a_vip_of_routes_with_hostnames_leads_to_these_alone() {
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
         syn_cookies: SynCookies::Always,
-        late_binding: LateBinding::Never,
+        late_binding: LateBinding::Always,
         proxies: Vec::new(),
     };
     assert_eq!(

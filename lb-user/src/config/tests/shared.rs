@@ -59,7 +59,7 @@ fn what_is_left_out_has_its_default() {
         hello_timeout: Duration::from_secs(5),
         max_hello: 65_536,
         syn_cookies: SynCookies::Always,
-        late_binding: LateBinding::Never,
+        late_binding: LateBinding::Always,
         proxies: Vec::new(),
     };
     assert_eq!(sni, Target::Sni(expected));
@@ -82,6 +82,24 @@ fn what_is_left_out_has_its_default() {
         max_header: 16_384,
     };
     assert_eq!(http, Target::Http(expected));
+}
+
+#[test]
+fn xdp_opens_no_connections_of_clients_that_the_kernel_answers() {
+    for (keys, expected) in [
+        ("", LateBinding::Always),
+        ("syn_cookies: never, ", LateBinding::Never),
+        ("late_binding: never, ", LateBinding::Never),
+    ] {
+        let text = with(&format!(
+            "sni: {{ {keys}routes: [{{ names: [a.b], pool: kas-a }}] }}"
+        ));
+        let sni = &parse("lb.yaml", &text).unwrap().services[0].target;
+        let Target::Sni(sni) = sni else {
+            panic!("{keys}")
+        };
+        assert_eq!(sni.late_binding, expected, "{keys}");
+    }
 }
 
 #[test]

@@ -40,7 +40,6 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
     if let Some(At { value, .. }) = sni {
         let proxies = proxies(named, value.proxy_protocol_from.as_ref(), findings);
         check_clusters(value, findings);
-        check_late_binding(value, findings);
         // A proxy may have clients of both families.
         let clients = match value.proxy_protocol_from {
             Some(_) => &any()[..],
@@ -54,7 +53,7 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
             hello_timeout: value_of(&value.hello_timeout),
             max_hello: value_of(&value.max_hello),
             syn_cookies: value_of(&value.syn_cookies),
-            late_binding: value_of(&value.late_binding),
+            late_binding: late_binding(value, findings),
             proxies,
         }));
     }
@@ -73,16 +72,20 @@ pub(super) fn target(named: &Named<RawService>, findings: &mut Findings) -> Opti
 }
 
 /// XDP opens connections of clients whose SYNs it has answered.
-fn check_late_binding(sni: &RawSni, findings: &mut Findings) {
-    let is_never = value_of(&sni.syn_cookies) == SynCookies::Never;
-    if let Some(At { value, place }) = &sni.late_binding
-        && *value == LateBinding::Always
-        && is_never
-    {
+fn late_binding(sni: &RawSni, findings: &mut Findings) -> LateBinding {
+    let has_cookies = value_of(&sni.syn_cookies) == SynCookies::Always;
+    let Some(At { value, place }) = &sni.late_binding else {
+        return match has_cookies {
+            true => LateBinding::Always,
+            false => LateBinding::Never,
+        };
+    };
+    if *value == LateBinding::Always && !has_cookies {
         let words = "late_binding: always needs syn_cookies: always, since XDP opens the connections of clients \
                      that it has answered itself";
         findings.add(place, words);
     }
+    *value
 }
 
 /// Every mention of a pool.

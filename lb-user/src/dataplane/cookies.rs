@@ -38,6 +38,17 @@ impl Cookies {
         Ok(cookies)
     }
 
+    /// Copies the keys of the array that is pinned in the folder `from` to that in `to`, which has none yet.
+    ///
+    /// # Errors
+    ///
+    /// If a pin is missing, or the kernel refuses a mapping.
+    pub fn take_keys(from: &Path, to: &Path) -> Result<()> {
+        let [from, to] = [from, to].map(|folder| MappedArray::open(folder, "COOKIES"));
+        copy(&from?, &to?);
+        Ok(())
+    }
+
     fn epoch(&self) -> u32 {
         let epoch = self.keys.word(COOKIE_KEYS, EPOCH);
         epoch.map_or(0, |epoch| epoch.load(Ordering::Acquire))
@@ -74,6 +85,13 @@ impl Cookies {
     }
 }
 
+fn copy(from: &MappedArray<CookieKeys>, to: &MappedArray<CookieKeys>) {
+    let has_none = to.read(COOKIE_KEYS).is_some_and(|keys| keys.epoch == 0);
+    if let Some(keys) = from.read(COOKIE_KEYS).filter(|_| has_none) {
+        to.write(COOKIE_KEYS, keys);
+    }
+}
+
 fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes[..], GetRandomFlags::empty())?;
@@ -83,6 +101,22 @@ fn random() -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_copied_to_an_array_without_any() {
+        let [one, other] = [(), ()].map(|()| Cookies {
+            keys: MappedArray::anonymous(1),
+        });
+        one.turn().unwrap();
+        copy(&one.keys, &other.keys);
+        let [of_one, of_other] =
+            [&one, &other].map(|cookies| cookies.keys.read(COOKIE_KEYS).unwrap());
+        assert_eq!(of_one, of_other);
+        other.turn().unwrap();
+        let own = other.keys.read(COOKIE_KEYS);
+        copy(&one.keys, &other.keys);
+        assert_eq!(other.keys.read(COOKIE_KEYS), own);
+    }
 
     #[test]
     fn an_epoch_has_a_key_of_its_own_and_the_one_before_keeps_its() {

@@ -40,7 +40,12 @@ impl Pins {
 
     /// Folder of the pinned maps; bpffs refuses dots in names, so the version is a plain number.
     pub fn maps(&self) -> PathBuf {
-        self.root().join(Self::version())
+        self.maps_of(&Self::version())
+    }
+
+    /// The same of another version, as its folder is called.
+    pub fn maps_of(&self, version: &str) -> PathBuf {
+        self.root().join(version)
     }
 
     /// Folder of the pinned maps while those of flows are made larger, until it is that of [`Self::maps`].
@@ -95,7 +100,7 @@ impl Pins {
     ///
     /// As [`Self::remove`].
     pub fn remove_maps(&self, version: &str) -> io::Result<()> {
-        remove_folder(&self.root().join(version))
+        remove_folder(&self.maps_of(version))
     }
 
     /// The file whose lock makes a process the control plane. It is never removed: a lock on a removed file

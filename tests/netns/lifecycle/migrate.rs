@@ -248,6 +248,11 @@ fn another_version_is_taken_over_and_switched() -> Result<()> {
 
     let monitor = Monitor::start(&topology)?;
     let mut before = None;
+    // Its SYN-ACK has a cookie by a key of before.
+    let early = topology
+        .client()
+        .netns
+        .inside(|| client::open(None, SHARED))??;
     let loads = [("data plane", DIRECT, 1), ("shared VIP", SHARED, 1)];
     beside(&topology, &loads, || {
         before = Some(lb.take_over_with(&config, &["--migrate"])?);
@@ -257,6 +262,8 @@ fn another_version_is_taken_over_and_switched() -> Result<()> {
     assert_eq!(folders(&topology)?, ["links".to_owned(), ours()]);
     is_forgotten(&direct)?;
     is_forgotten(&shared)?;
+    let reached = ask_on(early, &[&named(NAME.as_bytes())], Duration::ZERO)?;
+    assert_eq!(reached.as_deref(), Some("node"));
     line.open()?.talk()?;
     drop((shared, direct));
     ended_well(&mut before.context("the process before")?)

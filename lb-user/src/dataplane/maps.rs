@@ -94,6 +94,8 @@ pub struct Maps {
     /// What is counted; none of a data plane that is older than it is, and of maps that are opened beside others.
     pub counts: Option<CountTable>,
     quotas: Option<Quotas>,
+    /// Names that the data plane knows; for changes alone, so none of maps that are opened beside others.
+    names: Option<HashMap<MapData, NameKey, u64>>,
     folder: PathBuf,
     limits: Limits,
     rules: LpmTrie<MapData, RuleKey, u32>,
@@ -126,7 +128,9 @@ impl Maps {
     ///
     /// If a pin is missing, or a map has another layout.
     pub fn open(folder: &Path) -> Result<Self> {
-        Self::open_all(folder, HeldMaps::default())
+        let mut maps = Self::open_all(folder, HeldMaps::default())?;
+        maps.names = open_names(folder)?;
+        Ok(maps)
     }
 
     fn open_all(folder: &Path, held: HeldMaps) -> Result<Self> {
@@ -210,6 +214,7 @@ impl Maps {
             ipv6: None,
             counts: None,
             quotas: None,
+            names: None,
             folder: folder.to_owned(),
             verdicts: verdicts
                 .map(|map| Map::PerCpuArray(map).try_into())
@@ -253,24 +258,12 @@ impl Maps {
     ///
     /// If the map cannot be read.
     pub fn names(&self) -> Result<std::collections::HashMap<NameKey, PoolRoute>> {
-        let Some(names) = self.name_map()? else {
-            return Ok(std::collections::HashMap::new());
-        };
-        let routes = names.iter().map(|entry| {
+        let names = self.names.iter().flat_map(HashMap::iter);
+        let routes = names.map(|entry| {
             let (key, route) = entry.context("read SERVER_NAMES")?;
             Ok((key, PoolRoute::from_raw(route)))
         });
         routes.collect()
-    }
-
-    /// Opened where it is needed, which is seldom: one descriptor less. None of a data plane that is older than it is.
-    fn name_map(&self) -> Result<Option<HashMap<MapData, NameKey, u64>>> {
-        let pin = self.folder.join("SERVER_NAMES");
-        if !pin.exists() {
-            return Ok(None);
-        }
-        let map = MapData::from_pin(pin).context("open the pinned map SERVER_NAMES")?;
-        Ok(Some(Map::HashMap(map).try_into()?))
     }
 
     /// Sends the clients of a name to a pool.
@@ -278,9 +271,8 @@ impl Maps {
     /// # Errors
     ///
     /// If the kernel refuses it.
-    pub fn set_name(&self, key: &NameKey, route: PoolRoute) -> Result<()> {
-        let mut names = self.name_map()?.context("there is no map SERVER_NAMES")?;
-        Ok(names.insert(key, &route.raw(), 0)?)
+    pub fn set_name(&mut self, key: &NameKey, route: PoolRoute) -> Result<()> {
+        Ok(self.name_map()?.insert(key, &route.raw(), 0)?)
     }
 
     /// Forgets a name.
@@ -288,9 +280,13 @@ impl Maps {
     /// # Errors
     ///
     /// As for [`Self::set_name`].
-    pub fn remove_name(&self, key: &NameKey) -> Result<()> {
-        let mut names = self.name_map()?.context("there is no map SERVER_NAMES")?;
-        Ok(names.remove(key)?)
+    pub fn remove_name(&mut self, key: &NameKey) -> Result<()> {
+        Ok(self.name_map()?.remove(key)?)
+    }
+
+    fn name_map(&mut self) -> Result<&mut HashMap<MapData, NameKey, u64>> {
+        let names = self.names.as_mut();
+        names.context("the running data plane is older and knows no names")
     }
 
     /// Where its pins are.
@@ -683,4 +679,13 @@ fn rule_key(set: u32, prefix: Ipv4Net) -> Key<RuleKey> {
         SET_BITS + u32::from(prefix.prefix_len()),
         RuleKey { set, address },
     )
+}
+/// None of a data plane that is older than it is.
+fn open_names(folder: &Path) -> Result<Option<HashMap<MapData, NameKey, u64>>> {
+    let pin = folder.join("SERVER_NAMES");
+    if !pin.exists() {
+        return Ok(None);
+    }
+    let map = MapData::from_pin(pin).context("open the pinned map SERVER_NAMES")?;
+    Ok(Some(Map::HashMap(map).try_into()?))
 }

@@ -1,4 +1,4 @@
-//! Traffic by the programs that people use: curl, Python, openssl and dig, from a host of the
+//! Traffic by the programs that people use: curl, Python, Node, Chromium, openssl and dig, from a host of the
 //! topology.
 
 use std::{
@@ -142,6 +142,64 @@ answer = server.getresponse()
 assert answer.status == 200, answer.status
 print(answer.read().decode())
 "#;
+
+/// The same in TLS 1.3 by Node.
+///
+/// # Errors
+///
+/// As for [`curl`].
+pub fn node_tls(from: &Host, to: &Named<'_>) -> Result<ApiAnswer> {
+    let mut command = from.netns.command("node");
+    command.args(["-e", GET_BY_NODE, to.name]);
+    command.args([to.at.ip().to_string(), to.at.port().to_string()]);
+    command.arg(to.certificate);
+    read(&process::succeed(&mut command)?)
+}
+
+const GET_BY_NODE: &str = r#"
+const [name, host, port, certificate] = process.argv.slice(1);
+const ca = require("fs").readFileSync(certificate);
+const asked = { host, port, ca, path: "/version", servername: name, headers: { host: name }, timeout: 20000 };
+require("https").get(asked, (answer) => {
+  if (answer.statusCode !== 200) throw new Error(`status ${answer.statusCode}`);
+  answer.pipe(process.stdout);
+});
+"#;
+
+/// The same by Chromium, whose hello has a post-quantum key and more than a segment has room for. It keeps what it knows of
+/// names and servers in `folder`.
+///
+/// # Errors
+///
+/// When the page has another body. The certificate is not checked.
+pub fn chromium_tls(from: &Host, to: &Named<'_>, folder: &Path) -> Result<ApiAnswer> {
+    let mut command = from.netns.command("timeout");
+    command.args([
+        "30",
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+    ]);
+    command.args([
+        "--disable-quic",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+    ]);
+    command.args([
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]);
+    command.args(["--disable-sync", "--ignore-certificate-errors"]);
+    command.arg(format!("--user-data-dir={}", folder.display()));
+    let (name, at) = (to.name, to.at);
+    command.arg(format!("--host-resolver-rules=MAP {name}:443 {at}"));
+    command.args(["--dump-dom", &format!("https://{name}/version")]);
+    let page = process::succeed(&mut command)?;
+    let answer = page.find('{').zip(page.rfind('}'));
+    let answer = answer.and_then(|(begin, end)| page.get(begin..=end));
+    read(answer.with_context(|| format!("the page of {name}: {page}"))?)
+}
 
 /// `GET http://<to>/version`.
 ///

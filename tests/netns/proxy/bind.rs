@@ -4,15 +4,24 @@ use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
     net::SocketAddrV4,
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     product::{config::Keys, lb::Lb},
+    servers::teller::{self, Teller},
     topology::Topology,
-    traffic::{client::open_from, conn_pair::reset, hello::named},
+    traffic::{
+        client::open_from,
+        conn_pair::reset,
+        hello::{CAPTURED_NAME, captured_of, named},
+    },
 };
 
 use crate::{
@@ -22,7 +31,8 @@ use crate::{
         guard::{self, teller as serve},
         pipe::carry,
         relayed::fast_line,
-        sni::{self, ROUTES, SHARED, Site, config, reaches},
+        sni::{self, PORT, ROUTES, SHARED, Site, config, reaches},
+        threads::with_clients,
     },
 };
 
@@ -134,6 +144,58 @@ fn clients_connect_whatever_the_process_does() -> Result<()> {
     let hellos = hellos(&lb)?;
     println!("{measured}, {hellos:?}");
     assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"]);
+    Ok(())
+}
+
+/// Clients that connect while the process is killed again and again, and how often it is at least.
+const CLIENTS: u64 = 10_000;
+const KILLS: u32 = 3;
+/// How long a process runs, and how long there is none.
+const ALIVE: Duration = Duration::from_millis(500);
+
+/// A hello of one segment or of two, and back what the backend has received.
+fn come_and_go() -> Result<()> {
+    static HELLOS: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
+        let long = captured_of("like-chrome131").expect("a captured hello");
+        [named(CAPTURED_NAME.as_bytes()), long.bytes]
+    });
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let reached = teller::ask(SHARED, &[&HELLOS[next % HELLOS.len()]], Duration::ZERO)?;
+    ensure!(reached.as_deref() == Some("a"), "{reached:?}");
+    Ok(())
+}
+
+/// None of ten thousand clients notices that the process is killed, is not there and begins anew, again and again: XDP alone has
+/// opened their connections.
+#[privileged_test]
+fn ten_thousand_clients_connect_beside_kills() -> Result<()> {
+    let topology = Topology::poc()?;
+    let node = &topology.nodes[0];
+    let address = SocketAddrV4::new(node.address, PORT);
+    let _teller = Teller::start_listening(&node.netns, address, "a")?;
+    let config = guard::config(&topology, "late_binding: always");
+    let mut lb = Lb::start(&topology, &config)?;
+    let (kills, clients) = with_clients(&topology, come_and_go, || {
+        for kills in 1.. {
+            lb.kill()?;
+            thread::sleep(ALIVE);
+            lb.restart(&config)?;
+            thread::sleep(ALIVE);
+            if kills >= KILLS && counted(&lb, "bound")? >= CLIENTS {
+                return Ok(kills);
+            }
+        }
+        Ok(0)
+    })?;
+    let hellos = hellos(&lb)?;
+    println!("{clients} clients beside {kills} kills: {hellos:?}");
+    let bound = hellos["bound"];
+    let clients = u64::try_from(clients)?;
+    ensure!(
+        bound * 1000 >= clients * 999 && bound <= clients,
+        "{hellos:?} of {clients}"
+    );
     Ok(())
 }
 

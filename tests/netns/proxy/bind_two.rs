@@ -4,16 +4,17 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddrV4,
+    thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     oracle::observe::segments_repeated,
     product::{config::Keys, lb::Lb},
     servers::teller,
     topology::{Host, Topology},
-    traffic::hello::{Captured, captured, named},
+    traffic::hello::{CAPTURED_NAME, Captured, captured, captured_of, named},
 };
 
 use crate::proxy::{
@@ -77,6 +78,53 @@ fn both_segments_go_to_the_backend() -> Result<()> {
         // Each would be, if its second segment was the client's to repeat.
         ensure!(repeated * 2 < long, "{repeated} segments repeated");
     }
+    Ok(())
+}
+
+/// One frame out of so many meets trouble at each of four places: one of 33 is lost, as many come late, and as many twice.
+const OUT_OF: u32 = 11;
+/// Clients at a time then, and connections of each.
+const AT_ONCE: usize = 16;
+const EACH: usize = 10;
+
+/// Hellos of one segment and of two, three percent of all frames of which are lost, on all sides: each comes to the backend, once.
+#[privileged_test]
+fn hellos_arrive_where_three_percent_are_lost() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _tellers = guard::tellers(&topology)?;
+    let lb = Lb::start(&topology, &guard::config(&topology, ""))?;
+    let long = captured_of("like-chrome131")?.bytes;
+    ensure!(long.len() > SEGMENT, "{} bytes", long.len());
+    let hellos_sent = [named(CAPTURED_NAME.as_bytes()), long];
+    let trouble = topology.trouble(OUT_OF)?;
+    let come = || -> Result<()> {
+        for (round, hello) in hellos_sent.iter().cycle().take(EACH).enumerate() {
+            let reached = teller::ask(SHARED, &[hello], Duration::ZERO);
+            let reached = reached.with_context(|| format!("connection {round}"))?;
+            ensure!(reached.as_deref() == Some("a"), "{round}: {reached:?}");
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let client = &topology.client().netns;
+        let threads: Vec<_> = (0..AT_ONCE)
+            .map(|_| scope.spawn(|| client.inside(come)?))
+            .collect();
+        let mut ended = threads.into_iter().map(|thread| {
+            let ended = thread.join();
+            ended.map_err(|_| anyhow!("a client panicked"))?
+        });
+        ended.try_for_each(|ended| ended)
+    })?;
+    let made = trouble.each_ref().map(|trouble| trouble.made());
+    let all = u64::try_from(AT_ONCE * EACH)?;
+    let hellos = hellos(&lb)?;
+    println!("lost, late, doubled {made:?}; {hellos:?} of {all}");
+    ensure!(
+        made.as_flattened().iter().all(|count| *count > 20),
+        "{made:?}"
+    );
+    ensure!(hellos["bound"] * 100 >= all * 80, "{hellos:?} of {all}");
     Ok(())
 }
 

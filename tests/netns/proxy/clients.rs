@@ -17,7 +17,7 @@ use lb_tests::{
         peers::{Peers, Serves},
     },
     topology::{ADDRESS, GATEWAY, Host, OneIp, SNAT, Site, Topology},
-    traffic::programs::{Named, Tls, curl_tls, python_tls},
+    traffic::programs::{Named, Tls, chromium_tls, curl_tls, node_tls, python_tls},
 };
 
 use crate::{
@@ -42,6 +42,30 @@ fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
     let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
     ensure_served(&[topology.client()], SHARED, &servers, SNAT)?;
     let hellos = hellos(&lb)?;
+    assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"], "{hellos:?}");
+    Ok(())
+}
+
+/// Node and Chromium, whose hellos are of one segment and of two: XDP opens all of their connections.
+#[privileged_test]
+fn b1_node_and_a_browser_reach_the_server_of_the_name() -> Result<()> {
+    let topology = Topology::poc()?;
+    let servers = servers(&topology, &topology.nodes)?;
+    let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
+    let client = topology.client();
+    for (name, peers) in NAMES.into_iter().zip(&servers) {
+        let to = Named {
+            name,
+            at: SHARED,
+            certificate: peers.certificate(),
+        };
+        let folder = topology.dir().join(format!("chromium-{name}"));
+        for answer in [node_tls(client, &to)?, chromium_tls(client, &to, &folder)?] {
+            assert_eq!((&answer.node[..], *answer.peer.ip()), (name, SNAT));
+        }
+    }
+    let hellos = hellos(&lb)?;
+    println!("{hellos:?}");
     assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"], "{hellos:?}");
     Ok(())
 }

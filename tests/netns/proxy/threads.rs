@@ -100,7 +100,7 @@ fn name() -> Result<()> {
 }
 
 /// Has several clients do this, one after the other, while `watch` runs; none may fail. How often they did.
-fn with_clients<T>(
+pub(crate) fn with_clients<T>(
     topology: &Topology,
     connect: fn() -> Result<()>,
     watch: impl FnOnce() -> Result<T>,

@@ -16,7 +16,6 @@ use crate::{
         splice::{BOUND_HAS_SCALE, BOUND_HAS_TIMES, Binding},
     },
     reject::v4::{ReplyAddresses, write_ip},
-    splice::DEFAULT_MSS,
     syn_cookie::{
         handshake::{OpeningOptions, OpeningSegment},
         offer::{SynOffer, SynOptions},
@@ -79,9 +78,9 @@ pub const fn has_agreed(binding: &Binding, options: SynOptions) -> bool {
     options.time.is_some() == has_times && options.offer.scale.is_some() == has_scale
 }
 
-/// Whether the segments of this hello are such as the backend with these options takes.
+/// Whether a backend that takes segments of `mss` bytes takes those of the client with this hello, which is one or two of them.
 #[inline(always)]
-pub const fn is_taken(head: &HelloHead, options: SynOptions) -> bool {
+pub const fn is_taken(head: &HelloHead, mss: u16) -> bool {
     let [first, second] = head.lengths;
     let longest = if second > first { second } else { first };
     let times = if head.flags & HELLO_HAS_TIMES != 0 {
@@ -89,12 +88,7 @@ pub const fn is_taken(head: &HelloHead, options: SynOptions) -> bool {
     } else {
         0
     };
-    let mss = if options.mss == 0 {
-        DEFAULT_MSS
-    } else {
-        options.mss
-    };
-    longest as usize + times <= mss as usize
+    head.announced <= mss && longest as usize + times <= mss as usize
 }
 
 /// A segment of the client's hello, as it goes to the backend behind its SYN-ACK.
@@ -210,6 +204,7 @@ mod tests {
             sums: [!full(data, 0).raw(), 0],
             lengths: [u16::try_from(data.len()).unwrap(), 0],
             flags,
+            announced: 536,
             ..HelloHead::default()
         }
     }
@@ -336,13 +331,21 @@ mod tests {
             }
         }
         let timed = head(&[7; 1000], HELLO_HAS_TIMES);
-        let takes = |head: &HelloHead, mss| is_taken(head, options(None, None, mss));
-        assert!(takes(&timed, 1012) && !takes(&timed, 1011) && !takes(&timed, 0));
+        assert!(is_taken(&timed, 1012) && !is_taken(&timed, 1011));
         let longer = HelloHead {
             lengths: [536, 1000],
             ..timed
         };
-        assert!(takes(&longer, 1012) && !takes(&longer, 1011));
-        assert!(takes(&head(&[7; 1000], 0), 1000) && takes(&head(&[7; 524], HELLO_HAS_TIMES), 0));
+        assert!(is_taken(&longer, 1012) && !is_taken(&longer, 1011));
+        assert!(
+            is_taken(&head(&[7; 1000], 0), 1000)
+                && is_taken(&head(&[7; 524], HELLO_HAS_TIMES), 536)
+        );
+        // What it sends behind the hello may be as long as it was promised.
+        let promised = HelloHead {
+            announced: 1460,
+            ..timed
+        };
+        assert!(is_taken(&promised, 1460) && !is_taken(&promised, 1459));
     }
 }

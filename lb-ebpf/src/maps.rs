@@ -203,10 +203,13 @@ pub(crate) static FLOW_EVENTS: RingBuf<FlowEvent, { BUFFER_BYTES as usize }> = R
 /// The keys of SYN cookies, at `cookies::COOKIE_KEYS`.
 #[btf_map]
 pub(crate) static COOKIES: Array<CookieKeys, 1, { BPF_F_MMAPABLE as usize }> = Array::new();
-/// What clients of shared VIPs may send in a segment, by service id.
+/// What SYN-ACKs to clients of shared VIPs offer, by service id: words of a `VipOffer`.
 #[btf_map]
-pub(crate) static VIP_MSS: Array<u64, { 1 + MAX_SERVICES as usize }, { BPF_F_MMAPABLE as usize }> =
-    Array::new();
+pub(crate) static VIP_OFFERS: Array<
+    u64,
+    { 1 + MAX_SERVICES as usize },
+    { BPF_F_MMAPABLE as usize },
+> = Array::new();
 /// First segments of hellos, by a hash of their tuples.
 #[btf_map]
 pub(crate) static HELLO_SLOTS: Array<HelloSlot, { HELLO_SLOT_COUNT as usize }> = Array::new();

@@ -4,6 +4,7 @@
 
 mod backend_syn;
 mod bind;
+mod client_reset;
 mod clone;
 mod cookie;
 mod hello;
@@ -15,6 +16,7 @@ mod rest;
 mod slot;
 mod socket;
 mod syn;
+mod vip_offer;
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -109,6 +111,10 @@ fn begin(
     let id = network.id;
     match (standing, frame.payload) {
         (CookieStanding::Wrong, bytes) => {
+            if flags & RST != 0 && client_reset::is_awaited(key) {
+                let left = client_reset::lb_client_reset(ctx.ctx, id.into());
+                return Ok(Outcome::from_raw(left));
+            }
             let is_guess = bytes != 0 && flags & (ACK | RST) == ACK;
             earlier(ctx, network, frame, key, is_guess).map(ended)
         }

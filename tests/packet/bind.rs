@@ -81,7 +81,7 @@ pub(super) fn hello(answer: &Answer, name: &str) -> Frame {
 }
 
 /// The hello of a client goes to this backend as a SYN, whose frame this gives, and its SNAT port.
-fn opened(lb: &mut DataPlane, hello: &Frame) -> (Vec<u8>, String) {
+pub(super) fn opened(lb: &mut DataPlane, hello: &Frame) -> (Vec<u8>, String) {
     let frame = passed_on(lb, Port::Tenant, &hello.bytes());
     let syn = Segment::read(&frame).expect("a SYN");
     assert_eq!((syn.flags, syn.sequence, syn.payload), (SYN_ONLY, ISN, 0));

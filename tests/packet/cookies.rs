@@ -39,11 +39,11 @@ services:
     network: tenant-a
     listen: ["192.168.203.110:6443/tcp"]
     deny: [192.168.203.51/32]
-    sni: { syn_cookies: always, routes: [{ names: [a.lab], pool: kas }] }
+    sni: { late_binding: never, routes: [{ names: [a.lab], pool: kas }] }
 "#;
 
 /// A service of the same kind, at another port.
-pub(super) const SERVICE: &str = r#"shared: { network: tenant-a, listen: ["192.168.203.110:443/tcp"], sni: { syn_cookies: always, routes: [{ names: [a.lab], pool: kas-a }] } }"#;
+pub(super) const SERVICE: &str = r#"shared: { network: tenant-a, listen: ["192.168.203.110:443/tcp"], sni: { late_binding: never, routes: [{ names: [a.lab], pool: kas-a }] } }"#;
 
 /// Leaves a hello to [`SERVICE`] in the ring of hellos.
 pub(super) fn leave_hello(lb: &mut DataPlane) {
@@ -110,7 +110,7 @@ pub(super) struct Answer {
     pub(super) number: u32,
     /// Our clock, if it has one.
     pub(super) time: Option<u32>,
-    frame: Vec<u8>,
+    pub(super) frame: Vec<u8>,
 }
 
 impl Answer {

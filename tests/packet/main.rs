@@ -16,6 +16,7 @@ mod answer;
 mod arp;
 mod balance;
 mod bind;
+mod bind_agreed;
 mod bind_two;
 mod blind;
 mod budget;

@@ -286,10 +286,10 @@ pub const MAPS: [MapDeclaration; 52] = [
         .mapped()
         .holds("0", "epoch and keys of SYN cookies; when a process has said last that it takes hellos")
         .used(USER, XDP),
-    array::<u64>("VIP_MSS", Limited("1 + `services`"))
+    array::<u64>("VIP_OFFERS", Limited("1 + `services`"))
         .mapped()
-        .holds("service id", "most bytes in a segment from a client, as a SYN-ACK by a cookie has it; 0: what the network carries")
-        .used(USER, XDP),
+        .holds("service id", "what a SYN-ACK by a cookie offers at most: bytes in a segment from a client (0: what the network carries), and the options that backends lack")
+        .used(BOTH, XDP),
     array::<HelloSlot>("HELLO_SLOTS", Fixed(HELLO_SLOTS))
         .holds("hash of a tuple", "the first segment of a hello, until it is whole or its backend has answered")
         .used(XDP, XDP),

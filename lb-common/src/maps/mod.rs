@@ -31,6 +31,7 @@ pub mod snat;
 pub mod splice;
 pub mod table;
 pub mod usage;
+pub mod vip_offer;
 
 /// Networks, including the reserved id 0.
 pub const MAX_NETWORKS: u32 = 256;

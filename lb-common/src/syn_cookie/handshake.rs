@@ -1,4 +1,4 @@
-//! A SYN or SYN-ACK that is written over another segment.
+//! A SYN or SYN-ACK, or the reset that takes it back, which is written over another segment.
 
 use network_types::ip::IpProto;
 
@@ -22,7 +22,7 @@ pub struct OpeningSegment {
     pub from: (Be32, Be16),
     /// The same.
     pub to: (Be32, Be16),
-    /// Number of the SYN.
+    /// Its number.
     pub sequence: u32,
     /// What it acknowledges; 0 in a SYN.
     pub acknowledgment: u32,
@@ -55,6 +55,14 @@ const SACK_AND_TIMESTAMPS: u32 = 0x0402_080a;
 const TIMESTAMPS: u32 = 0x0101_080a;
 
 impl OpeningOptions {
+    /// Those of a reset.
+    pub const NONE: Self = Self {
+        mss: None,
+        scale: None,
+        has_sack: false,
+        times: None,
+    };
+
     /// Bytes of the frame, without padding.
     #[inline(always)]
     pub const fn frame_bytes(&self) -> usize {

@@ -10,9 +10,15 @@ use lb_common::{
         network::Network,
     },
     nat,
-    syn_cookie::{handshake::OpeningSegment, offer::SynOffer},
+    syn_cookie::{
+        handshake::{OpeningOptions, OpeningSegment},
+        offer::SynOffer,
+    },
     verdict::DropReason,
-    wire::{Packet, header::Ethernet},
+    wire::{
+        Packet,
+        header::{Ethernet, RST},
+    },
 };
 
 use super::hello_segment::resize;
@@ -45,6 +51,16 @@ impl BackendSyn {
         let mss = SynOffer::from_bits(head.number as u8).mss(network.mss);
         let syn = late_binding::syn(head, snat_end(entry)?, entry.backend(), mss, to.mss);
         Ok(Self { syn, backend, to })
+    }
+
+    /// The reset that takes it back, which is the next segment of the client that the backend knows.
+    #[inline(always)]
+    pub(super) fn reset(mut self) -> Self {
+        self.syn.flags = RST;
+        self.syn.sequence = self.syn.sequence.wrapping_add(1);
+        self.syn.window = 0;
+        self.syn.options = OpeningOptions::NONE;
+        self
     }
 
     /// Writes it over a frame, if that has room.

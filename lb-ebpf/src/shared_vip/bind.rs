@@ -182,12 +182,21 @@ fn begun(head: &HelloHead) -> Begun {
         }
         return Begun::Unanswered(entry.id);
     }
-    if !half_open::end(&entry, word, word.close()) {
-        return Begun::Raced;
+    match forget(&entry, word, key) {
+        true => Begun::Nothing,
+        false => Begun::Raced,
+    }
+}
+
+/// Ends a flow with this tuple whose backend has not answered; whether no other CPU has changed it first.
+#[inline(always)]
+pub(super) fn forget(entry: &Entry, word: FlowState, key: &FlowKey) -> bool {
+    if !half_open::end(entry, word, word.close()) {
+        return false;
     }
     index::remove_closed(key);
     release(entry.id);
-    Begun::Nothing
+    true
 }
 
 /// Makes a segment the SYN to the backend of a flow that the hello in the slot with this index, from the network `id`, has opened,

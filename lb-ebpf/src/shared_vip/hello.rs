@@ -23,7 +23,7 @@ use lb_common::{
 use super::{
     cookie::{self, SynNumbers},
     slot::ClaimedSlot,
-    syn,
+    vip_offer,
 };
 use crate::{
     cell::enter,
@@ -126,7 +126,7 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
         lengths: [piece.length as u16, rest.length],
         window,
         mss: SynOffer::from_bits(number as u8).mss(network.mss),
-        announced: syn::announced(vip.service(), network.mss),
+        announced: vip_offer::of(vip.service()).announced(network.mss),
         mac,
         flags: has_times | has_sums,
     };

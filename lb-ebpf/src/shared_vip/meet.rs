@@ -7,7 +7,8 @@ use lb_common::{
     late_binding::{End, HelloSegment, has_agreed, is_taken},
     maps::{
         network::{NETWORK_AT_ONCE, Network},
-        splice::Binding,
+        splice::{BOUND_HAS_SCALE, BOUND_HAS_TIMES, Binding},
+        vip_offer::{VipOffer, taken},
     },
     syn_cookie::offer::SynOptions,
     verdict::{
@@ -26,6 +27,7 @@ use super::{
     hello_segment::{resize, write},
     slot::ClaimedSlot,
     syn::lb_offer,
+    vip_offer::lb_lower_offer,
 };
 use crate::{
     count, emit,
@@ -137,6 +139,19 @@ impl HeldFlow {
         release(self.entry.id);
     }
 
+    /// The backend, which takes segments of this size, has agreed to less than the client was promised. Later clients get no
+    /// more than that.
+    #[inline(always)]
+    fn disagree(self, said: &Said, takes: u16) -> DropReason {
+        let flags = self.binding.flags;
+        let [has_times, has_scale] =
+            [BOUND_HAS_TIMES, BOUND_HAS_SCALE].map(|flag| flags & flag != 0);
+        let agreed = VipOffer::of(takes, said.options, has_times, has_scale);
+        lb_lower_offer(self.entry.owners().1.into(), agreed.word());
+        self.give_up(HELLO_DISAGREED);
+        DropReason::NoFlow
+    }
+
     /// The backend has answered: its word is that of a flow then.
     #[inline(always)]
     fn meet(&self, said: &Said, has_rest: bool) -> Result<(), DropReason> {
@@ -177,10 +192,6 @@ fn meet(
     held: HeldFlow,
     said: Said,
 ) -> Result<Verdict, DropReason> {
-    if !has_agreed(&held.binding, said.options) {
-        held.give_up(HELLO_DISAGREED);
-        return Err(DropReason::NoFlow);
-    }
     let key = held.entry.key(held.word);
     let segment = HelloSegment {
         from: said.from,
@@ -189,17 +200,23 @@ fn meet(
         echo: said.options.time.unwrap_or_default(),
         is_second: false,
     };
-    let Ok(mut slot) = ClaimedSlot::claim(&key) else {
+    let takes = taken(said.options.mss, network.mss);
+    let mut slot = ClaimedSlot::claim(&key).ok();
+    let kept = slot.as_mut().map(ClaimedSlot::head);
+    let kept = kept.filter(|head| is_of(&held.entry, held.word, head));
+    let is_kept = kept.is_some();
+    let is_taken = kept.is_none_or(|head| is_taken(head, takes));
+    if !is_taken || !has_agreed(&held.binding, said.options) {
+        if let Some(slot) = slot {
+            slot.leave();
+        }
+        return Err(held.disagree(&said, takes));
+    }
+    let Some(mut slot) = slot else {
         // Another hello is being written there.
         held.meet(&said, false)?;
         return Ok(repeated(key.network));
     };
-    let is_kept = is_of(&held.entry, held.word, slot.head());
-    if is_kept && !is_taken(slot.head(), said.options) {
-        slot.leave();
-        held.give_up(HELLO_DISAGREED);
-        return Err(DropReason::NoFlow);
-    }
     let is_in_two = is_kept && slot.head().is_in_two();
     let is_at_once = is_in_two && network.flags & NETWORK_AT_ONCE != 0;
     let met = held.meet(&said, is_in_two && !is_at_once);

@@ -11,7 +11,10 @@ use lb_common::{
     },
 };
 
-use super::cookie;
+use super::{
+    cookie,
+    vip_offer::{self, lb_agreed},
+};
 use crate::{
     emit,
     flow::{
@@ -20,7 +23,6 @@ use crate::{
     },
     frame::xdp::Xdp,
     lookup::NetworkRef,
-    maps::VIP_MSS,
     reject::judge::{SHORTEST, cut},
     subprogram::{Outcome, SynBits, whole},
 };
@@ -39,7 +41,8 @@ pub(super) extern "C" fn lb_answer(ctx: *mut xdp_md, id: u32, service: u32) -> u
 fn answer(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReason> {
     let network = NetworkRef::of(id)?;
     let most = network.mss;
-    let options = SynBits::from_raw(lb_offer(ctx.ctx, u32::from(most))).options();
+    let offered = lb_agreed(service, lb_offer(ctx.ctx, most.into()));
+    let options = SynBits::from_raw(offered).options();
     let options = options.ok_or(DropReason::Malformed)?;
     let is_open = is_noted(lb_complete(ctx.ctx, 1), &network);
     let xdp = Xdp::new(ctx);
@@ -53,7 +56,7 @@ fn answer(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReason
     let answer = SynAck {
         cookie,
         options,
-        mss: announced(service, most),
+        mss: vip_offer::of(service).announced(most),
     };
     answer
         .write(&xdp, key, is_open)
@@ -63,15 +66,6 @@ fn answer(ctx: &XdpContext, id: u16, service: u32) -> Result<Verdict, DropReason
     let wanted = answer.frame_bytes().max(shortest);
     cut(ctx, xdp.len(), wanted).ok_or(DropReason::Malformed)?;
     emit::back(ctx, &network)
-}
-
-/// Most bytes in a segment from a client of this service, on a network that carries segments of `most` bytes.
-#[inline(always)]
-pub(super) fn announced(service: u32, most: u16) -> u16 {
-    match VIP_MSS.get(service).map(|mss| *mss as u16) {
-        Some(mss) if mss != 0 && mss < most => mss,
-        _ => most,
-    }
 }
 
 /// [`offer::read`] of a SYN from a network that carries segments of `most` bytes, as [`SynBits`]. A subprogram.

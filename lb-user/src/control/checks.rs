@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::Result;
+use lb_common::maps::vip_offer::VipOffer;
 use tokio::{
     sync::mpsc::{self, Sender, UnboundedReceiver},
     time,
@@ -55,6 +56,8 @@ pub struct Checks {
     before: Option<BTreeMap<String, CheckedBackend>>,
     /// What [`Self::wait`] saw change, of each backend from the first verdict to the last one.
     unnoted: BTreeMap<String, VerdictChange>,
+    /// Whether a backend has agreed to something else than before, or there are other backends.
+    has_agreement: bool,
 }
 
 /// Where a backend stands.
@@ -78,6 +81,8 @@ pub struct CheckedBackend {
     pub transitions: u64,
     /// Whether it has left a client without an answer, and since then its checks.
     pub is_unresponsive: bool,
+    /// What it has agreed to with the latest connection of a check.
+    agreed: Option<VipOffer>,
 }
 
 /// How the backends are that the data plane has, by their ids.
@@ -136,6 +141,7 @@ impl Default for Checks {
             heard: Heard::default(),
             before: None,
             unnoted: BTreeMap::new(),
+            has_agreement: false,
         }
     }
 }
@@ -183,6 +189,7 @@ impl Checks {
     /// seem dead. Backends of several pools that are checked alike are checked once.
     pub fn set(&mut self, config: &Config, ids: &Ids, serves: impl Fn(u32) -> bool) {
         let unheard = self.heard.set(config, ids);
+        self.has_agreement = true;
         // What is known of a backend counts before what is presumed of another one that is checked alike.
         let mut targets: BTreeMap<&str, [Vec<CheckTarget>; 2]> = BTreeMap::new();
         self.names.clear();
@@ -303,6 +310,10 @@ impl Checks {
                 words: words.clone(),
             });
         }
+        if report.agreed.is_some() && report.agreed != backend.agreed {
+            backend.agreed = report.agreed;
+            self.has_agreement = true;
+        }
         backend.last = Some((report, now));
         if from == to {
             return None;
@@ -356,6 +367,16 @@ impl Checks {
     /// Takes what became of backends that were suspected.
     pub fn take_responses(&mut self) -> Vec<Response> {
         mem::take(&mut self.responses)
+    }
+
+    /// Whether there is something new to be read of what backends [agree to](Self::agreed); asked once.
+    pub(super) fn take_agreement(&mut self) -> bool {
+        mem::take(&mut self.has_agreement)
+    }
+
+    /// What a backend has agreed to with the latest connection of a check.
+    pub(super) fn agreed(&self, name: &str) -> Option<VipOffer> {
+        self.backends.get(name)?.agreed
     }
 
     /// How many backends wait for their first check.
@@ -454,6 +475,7 @@ impl CheckedBackend {
         }
         self.has_moved = true;
         self.failing_since = None;
+        self.agreed = None;
         self.standing = Standing {
             flaps: self.standing.flaps,
             ..Standing::default()
@@ -545,6 +567,7 @@ pools:
             outcome: CheckOutcome::Good("200 OK".to_owned()),
             is_answered: true,
             took: Duration::from_millis(3),
+            agreed: None,
             changed: true,
             standing: Standing {
                 verdict,

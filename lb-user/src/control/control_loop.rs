@@ -254,6 +254,7 @@ impl Control {
         self.running.tidy();
         self.tick_nics().await;
         self.tick_mending();
+        self.running.offer_found();
         self.look_at_answers();
         if self.settle_services() {
             self.note_pools();

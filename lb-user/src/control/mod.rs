@@ -56,3 +56,4 @@ pub mod running;
 mod server_names;
 mod service_verdict;
 mod verdicts;
+mod vip_offers;

@@ -36,4 +36,4 @@ pub mod splices;
 #[cfg(test)]
 mod stress;
 pub mod version;
-pub mod vip_mss;
+pub mod vip_offers;

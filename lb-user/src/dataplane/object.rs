@@ -354,7 +354,7 @@ fn names_sizes(limits: &Limits) -> [(&'static str, u32); 11] {
         ("LOCAL_PEERS", limits.backends.saturating_mul(2)),
         ("USAGE", usage::entries(limits.services)),
         // Id 0 is none.
-        ("VIP_MSS", limits.services.saturating_add(1)),
+        ("VIP_OFFERS", limits.services.saturating_add(1)),
         ("BACKENDS", limits.backends.saturating_add(1)),
         ("BACKEND_ANSWERS", limits.backends.saturating_add(1)),
         ("BACKEND_FLOWS", limits.backends.saturating_add(1)),

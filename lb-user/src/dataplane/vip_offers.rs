@@ -1,53 +1,68 @@
-//! The segment sizes that clients of shared VIPs are held to, as SYN-ACKs by cookies have them.
+//! What SYN-ACKs by cookies offer the clients of shared VIPs.
 
 use std::{path::Path, sync::Arc};
 
 use anyhow::Result;
+use lb_common::maps::vip_offer::VipOffer;
 
 use super::mapped::MappedArray;
 
-/// The mapped array `VIP_MSS`.
+/// The mapped array `VIP_OFFERS`.
 #[derive(Clone, Debug)]
-pub struct VipMss(Arc<MappedArray<u64>>);
+pub struct VipOffers(Arc<MappedArray<u64>>);
 
-impl VipMss {
-    /// Maps the array that is pinned in `folder`, with what backends took for an earlier process.
+impl VipOffers {
+    /// Maps the array that is pinned in `folder`, with what backends agreed to for an earlier process.
     ///
     /// # Errors
     ///
     /// If the pin is missing or the kernel refuses the mapping.
     pub fn open(folder: &Path) -> Result<Self> {
-        Ok(Self(Arc::new(MappedArray::open(folder, "VIP_MSS")?)))
+        Ok(Self(Arc::new(MappedArray::open(folder, "VIP_OFFERS")?)))
     }
 
-    /// From now on SYN-ACKs for the service with this id announce what its clients' network carries.
-    pub fn forget(&self, service: u16) {
-        self.0.write(service.into(), 0);
-    }
-
-    /// From now on SYN-ACKs for the service with this id announce no larger segments.
-    pub fn limit(&self, service: u16, mss: u16) {
-        let known = self.0.read(service.into()).unwrap_or_default();
-        if known == 0 || u64::from(mss) < known {
-            self.0.write(service.into(), mss.into());
+    /// From now on SYN-ACKs for the service with this id offer just this.
+    pub fn set(&self, service: u16, offer: VipOffer) {
+        if self.of(service) != offer {
+            self.0.write(service.into(), offer.word());
         }
+    }
+
+    /// From now on they offer no more than this.
+    pub fn lower(&self, service: u16, offer: VipOffer) {
+        self.set(service, self.of(service).and(offer));
+    }
+
+    fn of(&self, service: u16) -> VipOffer {
+        VipOffer::from_word(self.0.read(service.into()).unwrap_or_default())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lb_common::maps::vip_offer::{LACKS_SACK, LACKS_TIMES};
+
     use super::*;
 
     #[test]
-    fn the_least_size_counts() {
-        let sizes = VipMss(Arc::new(MappedArray::anonymous(3)));
-        for (mss, expected) in [(1400, 1400), (1420, 1400), (1300, 1300)] {
-            sizes.limit(2, mss);
-            assert_eq!(sizes.0.read(2), Some(expected));
+    fn the_least_offer_counts_until_another_one_is_set() {
+        let offers = VipOffers(Arc::new(MappedArray::anonymous(3)));
+        let offer = |mss, lacks| VipOffer { mss, lacks };
+        for (backend, expected) in [
+            (offer(1400, 0), offer(1400, 0)),
+            (offer(1420, LACKS_TIMES), offer(1400, LACKS_TIMES)),
+            (
+                offer(1300, LACKS_SACK),
+                offer(1300, LACKS_TIMES | LACKS_SACK),
+            ),
+        ] {
+            offers.lower(2, backend);
+            assert_eq!(offers.of(2), expected);
         }
-        assert_eq!(sizes.0.read(1), Some(0));
-        sizes.forget(2);
-        assert_eq!(sizes.0.read(2), Some(0));
-        sizes.limit(3, 1300);
+        assert_eq!(offers.of(1), VipOffer::default());
+        offers.set(2, VipOffer::default());
+        assert_eq!(offers.of(2), VipOffer::default());
+        // No such service.
+        offers.lower(3, offer(1300, 0));
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use lb_common::maps::vip_offer::VipOffer;
 use tokio::{net::TcpStream, time::timeout};
 
 use super::{
@@ -43,6 +44,8 @@ pub(super) struct Checked {
     pub(super) was_silent: bool,
     /// Whether it, or its node, has answered, be it by a refusal.
     pub(super) is_answered: bool,
+    /// What it has agreed to.
+    pub(super) agreed: Option<VipOffer>,
     /// What is still open.
     pub(super) open: OpenConnection,
 }
@@ -76,6 +79,7 @@ pub(super) async fn check(
         took,
         was_silent,
         is_answered,
+        agreed: exchange.agreed(),
         open,
     })
 }
@@ -86,6 +90,7 @@ async fn connect_and_probe(
     exchange: &Exchange,
 ) -> Result<ProbeAnswer, Fault> {
     let mut stream = connection::connect(target.source, target.address).await?;
+    exchange.note_agreed(connection::agreed(&stream));
     if target.send_proxy_header {
         send_header(&mut stream).await?;
     }

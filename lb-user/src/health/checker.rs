@@ -370,6 +370,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
                 outcome,
                 took,
                 is_answered,
+                agreed,
                 open,
                 ..
             }) => {
@@ -383,6 +384,7 @@ async fn keep_asking(target: Rc<CheckTarget>, suspicion: Rc<Suspicion>, shared: 
                         outcome: outcome.clone(),
                         is_answered,
                         took,
+                        agreed,
                         changed,
                         standing: course.standing().clone(),
                     };

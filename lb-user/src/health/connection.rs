@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use lb_common::maps::vip_offer::{LACKS_SACK, LACKS_SCALE, LACKS_TIMES, VipOffer};
 use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -15,6 +16,7 @@ use tokio::{
 };
 
 use super::probe::Fault;
+use crate::system::tcp_info::{Info, SACK, SCALE, STAMP_BYTES, TIMESTAMPS};
 
 /// How long a backend may take to close its side as well.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
@@ -29,6 +31,22 @@ pub(super) async fn connect(source: IpAddr, address: SocketAddr) -> Result<TcpSt
     })?;
     let connected = socket.connect(address).await;
     connected.map_err(|error| failed(source, address, error))
+}
+
+/// What the backend has agreed to of all the options, which our kernel offers; none if the kernel does not say.
+pub(super) fn agreed(stream: &TcpStream) -> Option<VipOffer> {
+    let info = Info::of(stream).ok()?;
+    let lacks = [
+        (TIMESTAMPS, LACKS_TIMES),
+        (SCALE, LACKS_SCALE),
+        (SACK, LACKS_SACK),
+    ];
+    let lacks = lacks.into_iter().filter(|(option, _)| !info.has(*option));
+    let stamps = if info.has(TIMESTAMPS) { STAMP_BYTES } else { 0 };
+    Some(VipOffer {
+        mss: u16::try_from(info.send_mss + stamps).unwrap_or(u16::MAX),
+        lacks: lacks.fold(0, |lacks, (_, lack)| lacks | lack),
+    })
 }
 
 /// Sends this to the backend, before anything else.

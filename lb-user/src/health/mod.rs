@@ -20,6 +20,7 @@ mod tests;
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
+use lb_common::maps::vip_offer::VipOffer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,8 @@ pub struct Report {
     pub is_answered: bool,
     /// How long it took.
     pub took: Duration,
+    /// What the backend has agreed to with the connection of the check, if there was one.
+    pub agreed: Option<VipOffer>,
     /// Whether the verdict is another than before.
     pub changed: bool,
     /// Where the backend stands now.

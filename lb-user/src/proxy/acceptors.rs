@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lb_common::maps::vip_offer::VipOffer;
 use tokio::{sync::watch, task::LocalSet};
 
 use super::{
@@ -30,7 +31,7 @@ use super::{
     splice::{negotiated::Agreed, port_lease::PortLeases},
 };
 use crate::{
-    dataplane::{affinities::Affinities, flow_lines::FlowLines, vip_mss::VipMss},
+    dataplane::{affinities::Affinities, flow_lines::FlowLines, vip_offers::VipOffers},
     network::{cell_thread, neighbour::Side},
     system::systemd::ListenerKey,
 };
@@ -44,8 +45,8 @@ pub struct Acceptors {
     threads: Vec<JoinHandle<()>>,
     shares: Shares,
     listeners: Listeners,
-    /// The segment sizes that clients are held to which are answered by cookies.
-    sizes: VipMss,
+    /// What SYN-ACKs by cookies offer.
+    offers: VipOffers,
     pending: Admission,
     kept: Admission,
 }
@@ -92,7 +93,7 @@ impl Acceptors {
             HelloQueues::default(),
             ClientSockets::open(maps, accounts.shares.clone())?,
         );
-        let sizes = VipMss::open(maps)?;
+        let offers = VipOffers::open(maps)?;
         let flows = Arc::new(FlowLines::open(maps)?);
         let descriptors = Descriptors::of_this_process(accounts.shares.clone());
         let names = sides.values().find_map(|side| side.leases.clone());
@@ -117,7 +118,7 @@ impl Acceptors {
             ends: None,
             threads: Vec::new(),
             listeners,
-            sizes: sizes.clone(),
+            offers: offers.clone(),
             pending: Admission::up_to(descriptors.waiting()),
             kept: Admission::up_to(descriptors.kept()),
         };
@@ -141,7 +142,7 @@ impl Acceptors {
                     queues: queues.clone(),
                     sockets: sockets.clone(),
                     flows: Arc::clone(&flows),
-                    sizes: sizes.clone(),
+                    offers: offers.clone(),
                 }),
             };
             let thread = spawn(work, cell.as_deref(), leases)
@@ -171,13 +172,18 @@ impl Acceptors {
                 }
                 if !self.listeners.has(place) {
                     // Its id may have been another service's.
-                    self.sizes.forget(service.id);
+                    self.offers.set(service.id, VipOffer::default());
                 }
                 added.push(place);
             }
             sender.send_replace(Arc::clone(&setup));
             self.listeners.wait_for(&added);
         }
+    }
+
+    /// What SYN-ACKs by cookies offer clients.
+    pub const fn offers(&self) -> &VipOffers {
+        &self.offers
     }
 
     /// As [`Self::set`], but what is not wanted any more goes on beside it: the data plane may still send

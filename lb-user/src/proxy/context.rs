@@ -17,7 +17,7 @@ use super::{
     workers::{self, ThreadLoad},
 };
 use crate::dataplane::{
-    affinities::Affinities, flow_lines::FlowLines, hellos::HelloRecord, vip_mss::VipMss,
+    affinities::Affinities, flow_lines::FlowLines, hellos::HelloRecord, vip_offers::VipOffers,
 };
 
 /// What the threads of a network have to do, and do it with.
@@ -54,8 +54,8 @@ pub(super) struct CookieWork {
     pub(super) sockets: ClientSockets,
     /// The flows that some of them are by now.
     pub(super) flows: Arc<FlowLines>,
-    /// The segment sizes that they are held to.
-    pub(super) sizes: VipMss,
+    /// What they are offered.
+    pub(super) offers: VipOffers,
 }
 
 impl AcceptorWork {

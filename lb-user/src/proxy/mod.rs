@@ -38,7 +38,6 @@ mod sni;
 mod sockets;
 pub mod splice;
 mod stats;
-mod tcp_info;
 mod workers;
 
 pub use self::{

@@ -4,7 +4,10 @@ pub(crate) mod pipe;
 
 use std::{cell::Cell, net::SocketAddr, sync::Arc};
 
-use lb_common::maps::event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT};
+use lb_common::maps::{
+    event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
+    vip_offer::VipOffer,
+};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use super::{
@@ -21,8 +24,8 @@ use super::{
         port_lease::PortLease,
         prelude::Prelude,
     },
-    tcp_info::Info,
 };
+use crate::system::tcp_info::Info;
 
 /// A client with its backend, which has not had a byte yet.
 pub(super) struct Connected {
@@ -107,7 +110,7 @@ fn limit_mss(lease: &PortLease, leg: &Leg, service: &ProxyService, shared: &Cont
     let place = (shared.work.network.clone(), leg.vip());
     shared.work.listeners.tell_mss(&place, mss);
     if let Some(cookies) = &shared.work.cookies {
-        cookies.sizes.limit(service.id, mss);
+        cookies.offers.lower(service.id, VipOffer { mss, lacks: 0 });
     }
 }
 

@@ -12,7 +12,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{connections::Leg, snapshot::ProxyService, tcp_info::Info};
+use super::{connections::Leg, snapshot::ProxyService};
+use crate::system::tcp_info::Info;
 
 /// How long a client may take to close, once it has been sent why it gets nothing.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);

@@ -1,6 +1,6 @@
 //! This process: what it may do ([`privileges`]), how many descriptors it may have (`fd_limit`), what a panic
 //! ends ([`panics`]), what memory it keeps (`heap`), what it prints ([`output`]) and logs (`log`), and what it shows on a terminal while something takes long
-//! (`progress`); text of others is printed as `escape` has it.
+//! (`progress`); text of others is printed as `escape` has it. What the kernel reports of a connection: `tcp_info`.
 
 pub(crate) mod escape;
 pub(crate) mod fd_limit;
@@ -12,3 +12,4 @@ pub mod panics;
 pub mod privileges;
 pub(crate) mod progress;
 pub mod systemd;
+pub(crate) mod tcp_info;

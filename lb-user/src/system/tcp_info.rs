@@ -8,9 +8,13 @@ use nix::{
 };
 
 /// Bits of `tcpi_options` (`include/uapi/linux/tcp.h`).
-pub(super) const TIMESTAMPS: u8 = 1;
-pub(super) const SACK: u8 = 2;
-pub(super) const ECN: u8 = 8;
+pub(crate) const TIMESTAMPS: u8 = 1;
+pub(crate) const SACK: u8 = 2;
+pub(crate) const SCALE: u8 = 4;
+pub(crate) const ECN: u8 = 8;
+
+/// Bytes that timestamps take in each segment.
+pub(crate) const STAMP_BYTES: u32 = 12;
 
 /// Values of `tcpi_state` (`include/net/tcp_states.h`).
 const ESTABLISHED: u8 = 1;
@@ -23,33 +27,36 @@ pub(crate) struct TcpOptions(u8);
 impl TcpOptions {
     /// With all of them.
     #[cfg(test)]
-    pub(super) const ALL: Self = Self(TIMESTAMPS | SACK | ECN);
+    pub(crate) const ALL: Self = Self(TIMESTAMPS | SACK | ECN);
 }
 
 /// The beginning of `struct tcp_info`, as far as it is needed: every kernel since 4.6 has that much,
 /// while libc's grows, and nix panics where a kernel has less.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Info {
+pub(crate) struct Info {
     state: u8,
     _congestion: [u8; 4],
     options: u8,
     scales: u8,
     _bits: u8,
     _timeouts: [u32; 2],
-    _sizes: [u32; 2],
-    pub(super) unacked: u32,
+    /// Most bytes of data in a segment to the peer.
+    pub(crate) send_mss: u32,
+    _receive_mss: u32,
+    pub(crate) unacked: u32,
     _measured: [u32; 8],
-    pub(super) path_mtu: u32,
+    pub(crate) path_mtu: u32,
     _windows: [u32; 5],
-    pub(super) advertised_mss: u32,
+    pub(crate) advertised_mss: u32,
     _counted: [u32; 14],
-    pub(super) unsent: u32,
+    pub(crate) unsent: u32,
 }
 
 const _: () = assert!(
     mem::offset_of!(Info, options) == mem::offset_of!(libc::tcp_info, tcpi_options)
         && mem::offset_of!(Info, scales) == mem::offset_of!(libc::tcp_info, tcpi_snd_rcv_wscale)
+        && mem::offset_of!(Info, send_mss) == mem::offset_of!(libc::tcp_info, tcpi_snd_mss)
         && mem::offset_of!(Info, unacked) == mem::offset_of!(libc::tcp_info, tcpi_unacked)
         && mem::offset_of!(Info, path_mtu) == mem::offset_of!(libc::tcp_info, tcpi_pmtu)
         && mem::offset_of!(Info, advertised_mss) == mem::offset_of!(libc::tcp_info, tcpi_advmss)
@@ -72,33 +79,33 @@ impl Info {
     /// # Errors
     ///
     /// If the socket is none of TCP's.
-    pub(super) fn of(socket: &impl AsFd) -> io::Result<Self> {
+    pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         Ok(getsockopt(&socket.as_fd(), TcpInfoSockopt)?)
     }
 
     /// Whether neither end has closed its side.
-    pub(super) const fn is_established(&self) -> bool {
+    pub(crate) const fn is_established(&self) -> bool {
         self.state == ESTABLISHED
     }
 
     /// Whether nothing is left of the connection but, at the end that has closed first, TIME_WAIT.
-    pub(super) const fn is_closed(&self) -> bool {
+    pub(crate) const fn is_closed(&self) -> bool {
         self.state == CLOSED
     }
 
     /// What both ends have agreed on.
-    pub(super) const fn options(&self) -> TcpOptions {
+    pub(crate) const fn options(&self) -> TcpOptions {
         TcpOptions(self.options & (TIMESTAMPS | SACK | ECN))
     }
 
     /// Whether both ends have agreed on this option.
-    pub(super) const fn has(&self, option: u8) -> bool {
+    pub(crate) const fn has(&self, option: u8) -> bool {
         self.options & option != 0
     }
 
     /// The peer's scale and ours: two fields of four bits, which begin at the lowest bit only where
     /// bytes do as well.
-    pub(super) fn scales(&self) -> (u8, u8) {
+    pub(crate) fn scales(&self) -> (u8, u8) {
         let (low, high) = (self.scales & 15, self.scales >> 4);
         if cfg!(target_endian = "little") {
             (low, high)

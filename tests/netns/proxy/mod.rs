@@ -2,6 +2,7 @@
 
 mod access;
 pub(crate) mod bind;
+mod bind_options;
 mod bind_two;
 mod clients;
 mod cookies;

@@ -9,6 +9,7 @@ mod tls;
 use std::{cell::Cell, net::SocketAddr, pin::Pin};
 
 use anyhow::Result;
+use lb_common::maps::vip_offer::VipOffer;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -57,6 +58,7 @@ pub(super) struct Exchange {
     /// The address that is checked.
     pub(super) address: SocketAddr,
     step: Cell<&'static str>,
+    agreed: Cell<Option<VipOffer>>,
 }
 
 impl Exchange {
@@ -65,6 +67,7 @@ impl Exchange {
         Self {
             address,
             step: Cell::new(CONNECTION),
+            agreed: Cell::new(None),
         }
     }
 
@@ -76,6 +79,16 @@ impl Exchange {
     /// What it is to do now.
     pub(super) const fn step(&self) -> &'static str {
         self.step.get()
+    }
+
+    /// The backend has accepted the connection, and agreed to this.
+    pub(super) fn note_agreed(&self, agreed: Option<VipOffer>) {
+        self.agreed.set(agreed);
+    }
+
+    /// What it has agreed to, if it has accepted the connection.
+    pub(super) const fn agreed(&self) -> Option<VipOffer> {
+        self.agreed.get()
     }
 }
 

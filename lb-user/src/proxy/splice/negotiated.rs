@@ -14,7 +14,7 @@ use super::{
     handoff::NotSpliced,
     saved_syn::{self, Syn},
 };
-use crate::proxy::tcp_info::{Info, TcpOptions};
+use crate::system::tcp_info::{Info, TcpOptions};
 
 /// Backends of which it is remembered; more begin anew.
 const MAX_BACKENDS: usize = 1 << 16;

@@ -165,7 +165,7 @@ mod tests {
     use nix::unistd::geteuid;
 
     use super::*;
-    use crate::proxy::tcp_info::{Info, SACK, TIMESTAMPS};
+    use crate::system::tcp_info::{Info, SACK, TIMESTAMPS};
 
     const HERE: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 79, 0, 3), Ipv4Addr::new(127, 79, 0, 4)];
     /// The bits of an offer: what the network carries, SACK, a scale of 7.

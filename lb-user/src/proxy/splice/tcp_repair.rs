@@ -22,7 +22,7 @@ use nix::{
 };
 use tokio::net::TcpStream;
 
-use crate::proxy::tcp_info::{ECN, Info, SACK, TIMESTAMPS};
+use crate::system::tcp_info::{ECN, Info, SACK, TIMESTAMPS};
 
 /// Values of `TCP_REPAIR` (`include/uapi/linux/tcp.h`, as all that is defined here). To leave with 0
 /// would send a window probe.

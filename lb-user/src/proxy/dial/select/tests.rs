@@ -22,9 +22,9 @@ use crate::{
         fd_budget::Descriptors,
         snapshot::tests::service,
         splice::negotiated::{Agreed, tests::offer},
-        tcp_info::TcpOptions,
         workers::ThreadLoad,
     },
+    system::tcp_info::TcpOptions,
 };
 
 const NETWORK: &str = "n";

@@ -41,14 +41,22 @@ runs() { kill -0 "$(cat /tmp/lb.pid)" 2>/dev/null; }
 ended() { ! runs; }
 answers() { ended || lb status; }
 
-# client (namespace c) - eth0 | lb | eth1 - backend (namespace b)
+# client (namespace c) - eth0 | lb | eth1 - backend (namespace b); by pairs of veth, or by NICs of the machine.
 wires() {
+  wires=${1:-veth}
   for name in c b; do
     ip netns add $name
     ip -n $name link set lo up
   done
-  ip link add eth0 type veth peer name c0 netns c
-  ip link add eth1 type veth peer name b0 netns b
+  if [ "$1" = virtio ]; then
+    while read -r module; do insmod "/modules/$module.ko"; done </modules/nics
+    soon test -e /sys/class/net/eth3 || return 1
+    ip link set eth2 netns c name c0
+    ip link set eth3 netns b name b0
+  else
+    ip link add eth0 type veth peer name c0 netns c
+    ip link add eth1 type veth peer name b0 netns b
+  fi
   for name in eth0 eth1; do
     ip link set $name up
     ethtool -K $name gro on >/dev/null
@@ -82,7 +90,7 @@ Y
 
 # Runs lb until it answers, with a web server behind it.
 load() {
-  wires || return 1
+  wires "$1" || return 1
   config >/tmp/lb.yaml
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout /tmp/key.pem -out /tmp/certificate.pem -days 30 \
     -subj /CN=a.example 2>/tmp/openssl.log || cat /tmp/openssl.log
@@ -120,7 +128,7 @@ tcp() {
   get $vip 6443 && get "[$vip6]" 6443 || why || return 1
   local modes
   modes=$(ip -o link show | awk '/xdpgeneric/ { print "generic" } / xdp / { print "native" }' | sort -u | tr '\n' ' ')
-  echo "FACT tiers ${modes}IPv4 IPv6"
+  echo "FACT $wires ${modes}IPv4 IPv6"
 }
 
 # XDP opens the connection.
@@ -128,7 +136,7 @@ bind() {
   get $shared 443 || why || return 1
   lb status | tee /tmp/status
   awk '$1 == "shared" && $2 == 1 { found = 1 } END { exit !found }' /tmp/status || return 1
-  echo "FACT tiers bound"
+  echo "FACT $wires bound"
 }
 
 # The process does, and hands it over.
@@ -141,14 +149,18 @@ hand_over() {
   fi
   lb status | tee /tmp/status
   awk '$1 == "accepted" && $5 >= 1 { found = 1 } END { exit !found }' /tmp/status || return 1
-  echo "FACT tiers handed-over"
+  echo "FACT $wires handed-over"
 }
 
 down() {
   kill "$(cat /tmp/lb.pid)"
   soon ended && lb down || return 1
-  ip link delete eth0
-  ip link delete eth1
+  if [ "$1" = virtio ]; then
+    rmmod virtio_net
+  else
+    ip link delete eth0
+    ip link delete eth1
+  fi
   ip netns delete c
   ip netns delete b
 }
@@ -204,11 +216,13 @@ netns() {
 echo "FACT kernel $(uname -r)"
 for name in "$@"; do
   case $name in
-    load) step load load || break ;;
-    tcp) step tcp tcp ;;
-    bind) step bind bind ;;
-    hand-over) step hand-over hand_over ;;
-    down) step down down ;;
+    load) step $name load || break ;;
+    load-virtio) step $name load virtio || break ;;
+    tcp | tcp-virtio) step $name tcp ;;
+    bind | bind-virtio) step $name bind ;;
+    hand-over | hand-over-virtio) step $name hand_over ;;
+    down) step $name down ;;
+    down-virtio) step $name down virtio ;;
     refuse) step refuse refuse ;;
     verifier) step verifier suite verifier 1 --exact every_program_stays_within_a_tenth_of_its_budget ;;
     packet) step packet suite packet 4 ;;

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Result, bail};
 
 /// The titles of the table.
-pub(super) const TITLES: [&str; 8] = [
-    "kernel", "loads", "verified", "tiers", "packet", "netns", "lab", "seconds",
+pub(super) const TITLES: [&str; 9] = [
+    "kernel", "loads", "verified", "veth", "virtio", "packet", "netns", "lab", "seconds",
 ];
 
 /// What a guest has printed.
@@ -81,13 +81,13 @@ impl Report {
             None => package.to_owned(),
         };
         let seconds = time.as_secs().to_string();
-        let tiers = self.fact("tiers");
         let verified = self.fact("verified");
         [
             kernel,
             loads.to_owned(),
             verified,
-            tiers,
+            self.fact("veth"),
+            self.fact("virtio"),
             of("packet"),
             of("netns"),
             lab,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     const SAID: &str = "FACT kernel 6.1.0-56-cloud-amd64\n  | STEP by the way\nFACT verified 363996\n\
-                        STEP verifier ok 4.1\nFACT tiers native IPv4\nSTEP load ok 6.0\nFACT tiers handed-over\n\
+                        STEP verifier ok 4.1\nFACT veth native IPv4\nSTEP load ok 6.0\nFACT veth handed-over\n\
                         FACT packet 250 of 251\nSTEP packet FAILED 60.2\nEND\n";
 
     #[test]
@@ -123,6 +123,7 @@ mod tests {
             "yes",
             "363996",
             "native IPv4 handed-over",
+            "-",
             "FAILED (250 of 251)",
             "-",
             "-",

@@ -85,8 +85,14 @@ impl Image {
             tree.all(file)?;
         }
         tree.folder(Path::new("modules"))?;
-        let order = modules::gather(workspace, release, &tree.root.join("modules"))?;
-        tree.file("modules/order", &order)?;
+        let folder = tree.root.join("modules");
+        for (file, modules) in [
+            ("order", &modules::AT_START[..]),
+            ("nics", &modules::OF_NICS),
+        ] {
+            let order = modules::gather(workspace, release, &folder, modules)?;
+            tree.file(&format!("modules/{file}"), &order)?;
+        }
         tree.pack(&image.archive)?;
         Ok(image)
     }

@@ -1,4 +1,4 @@
-//! One machine of QEMU: without a network, in software, because a virtual machine cannot be counted on to lend what
+//! One machine of QEMU: without a network but for wires between NICs of its own, in software, because a virtual machine cannot be counted on to lend what
 //! a guest's kernel needs of KVM.
 
 use std::{fs, path::Path, time::Duration};
@@ -49,6 +49,7 @@ pub(super) fn run(
     let machine = machine.args(["qemu-system-x86_64", "-accel", ACCELERATOR, "-cpu", "max"]);
     let machine = machine.args(["-smp", CPUS, "-m", MEMORY, "-nodefaults", "-no-user-config"]);
     let machine = machine.args(["-no-reboot", "-display", "none", "-monitor", "none"]);
+    let machine = machine.args(nics());
     let machine = machine.args(["-serial", &serial(&console), "-serial", &serial(&output)]);
     let machine = machine.arg("-kernel").arg(&release.image);
     let machine = machine.arg("-initrd").arg(&image.archive);
@@ -64,6 +65,20 @@ pub(super) fn run(
         output: read(&output)?,
         console: read(&console)?,
     })
+}
+
+/// Two wires with a virtio NIC at each end: those of the tenants and of the backends first, then their peers.
+fn nics() -> Vec<String> {
+    let ends = ["eth0", "eth1", "c0", "b0"].iter().enumerate();
+    let nics = ends.flat_map(|(number, name)| {
+        [
+            "-netdev".to_owned(),
+            format!("hubport,id={name},hubid={}", number % 2),
+            "-device".to_owned(),
+            format!("virtio-net-pci,netdev={name},mac=02:00:00:00:00:0{number}"),
+        ]
+    });
+    nics.collect()
 }
 
 impl Said {

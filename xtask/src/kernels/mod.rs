@@ -35,15 +35,32 @@ struct Kernel {
 }
 
 /// The steps of the gate.
-const BRIEF: [&str; 6] = ["verifier", "load", "tcp", "bind", "hand-over", "down"];
-/// The steps of `--kernels`.
-const WHOLE: [&str; 9] = [
+const BRIEF: [&str; 11] = [
     "verifier",
     "load",
     "tcp",
     "bind",
     "hand-over",
     "down",
+    "load-virtio",
+    "tcp-virtio",
+    "bind-virtio",
+    "hand-over-virtio",
+    "down-virtio",
+];
+/// The steps of `--kernels`.
+const WHOLE: [&str; 14] = [
+    "verifier",
+    "load",
+    "tcp",
+    "bind",
+    "hand-over",
+    "down",
+    "load-virtio",
+    "tcp-virtio",
+    "bind-virtio",
+    "hand-over-virtio",
+    "down-virtio",
     "packet",
     "netns",
     "lab",

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use super::apt::Release;
 use crate::{cmd::text_of, workspace::Workspace};
 
-/// Modules that are loaded, with those that they depend on; what the kernel has built in is not there.
-const MODULES: [&str; 22] = [
+/// Modules that are loaded at the start, with those that they depend on; what the kernel has built in is not there.
+pub(super) const AT_START: [&str; 22] = [
     "veth",
     "8021q",
     "dummy",
@@ -36,12 +36,20 @@ const MODULES: [&str; 22] = [
     "nft_reject_ipv4",
 ];
 
-/// Unpacks the modules into `folder`. Returns the order to load them in, a name a line: what one depends on comes
+/// Those of the machine's NICs, which a step loads.
+pub(super) const OF_NICS: [&str; 2] = ["virtio_pci", "virtio_net"];
+
+/// Unpacks these modules into `folder`. Returns the order to load them in, a name a line: what one depends on comes
 /// before it.
 ///
 /// # Errors
 /// When one cannot be read or unpacked.
-pub(super) fn gather(workspace: &Workspace, release: &Release, folder: &Path) -> Result<String> {
+pub(super) fn gather(
+    workspace: &Workspace,
+    release: &Release,
+    folder: &Path,
+    modules: &[&str],
+) -> Result<String> {
     let mut files = Vec::new();
     let mut folders = vec![release.modules.clone()];
     while let Some(folder) = folders.pop() {
@@ -60,7 +68,7 @@ pub(super) fn gather(workspace: &Workspace, release: &Release, folder: &Path) ->
         folder: folder.to_owned(),
         order: Vec::new(),
     };
-    for name in MODULES {
+    for name in modules {
         loaded.add(name)?;
     }
     let names = loaded.order.iter().map(|name| format!("{name}\n"));

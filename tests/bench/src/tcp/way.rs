@@ -118,12 +118,12 @@ impl Way {
         match self {
             Self::Bare | Self::Route => String::new(),
             Self::Lb => config::lb(None).to_string(),
-            Self::LbShared | Self::LbCopied => config::lb(Some("sni")).to_string(),
-            Self::LbBound | Self::LbBoundTwo => {
+            Self::LbShared | Self::LbCopied => {
                 let config = config::lb(Some("sni"));
-                let bound = |service: Keys| service.set("sni.late_binding", "always");
-                config.service("shared", bound).to_string()
+                let accepted = |service: Keys| service.set("sni.late_binding", "never");
+                config.service("shared", accepted).to_string()
             }
+            Self::LbBound | Self::LbBoundTwo => config::lb(Some("sni")).to_string(),
             Self::LbHttp => config::lb(Some("http")).to_string(),
             Self::Nft => config::nft(false),
             Self::Flowtable => config::nft(true),

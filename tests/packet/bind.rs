@@ -113,7 +113,7 @@ fn numbers(lb: &DataPlane) -> [u64; 4] {
 /// Byte by byte: the SYN with the client's number and options, the hello behind the SYN-ACK, and both directions after it.
 #[privileged_test]
 fn a_known_name_opens_a_flow() {
-    for name in ["a.lab", "A.Lab", "x.a.lab"] {
+    for name in ["a.lab", "A.Lab", "x.a.lab", "1.2.3.4.5.6.7.8.a.lab"] {
         let mut lb = start_with(CONFIG);
         let answer = Answer::to(&mut lb, &OPTIONS);
         let first = hello(&answer, name);
@@ -216,7 +216,7 @@ fn what_is_not_known_goes_to_the_process() {
     let cases = [
         ("b.lab", "unrouted"),
         ("kept.a.lab", "unrouted"),
-        ("x.y.a.lab", "unrouted"),
+        ("1.2.3.4.5.6.7.8.9.a.lab", "unrouted"),
         ("a.lab.", "unrouted"),
         (".a.lab", "unrouted"),
     ];

@@ -17,6 +17,7 @@ mod arp;
 mod balance;
 mod bind;
 mod bind_agreed;
+mod bind_by_client;
 mod bind_two;
 mod blind;
 mod budget;

@@ -50,6 +50,8 @@ pub enum Owner {
     Destinations(u16),
     /// The clients of the service with this id.
     Service(u16),
+    /// The classes of its clients by which its names lead somewhere: a value of its own for each prefix.
+    Classes(u16),
 }
 
 impl Owner {
@@ -59,6 +61,7 @@ impl Owner {
             Self::Sources(id) => (1, id),
             Self::Destinations(id) => (2, id),
             Self::Service(id) => (3, id),
+            Self::Classes(id) => (4, id),
         };
         let first = kind << 24 | (id as u32) << 1;
         [first, first | 1]
@@ -77,6 +80,7 @@ mod tests {
                 Owner::Sources(id),
                 Owner::Destinations(id),
                 Owner::Service(id),
+                Owner::Classes(id),
             ] {
                 sets.extend(owner.sets());
             }

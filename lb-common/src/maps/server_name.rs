@@ -7,6 +7,8 @@
 
 use core::array;
 
+#[cfg(any(test, feature = "user"))]
+use crate::addr::Be32;
 use crate::{client_hello::glance::HelloBytes, pod::pod_struct};
 
 /// Bytes of a name in a key, in words. Clients of longer ones are userspace's.
@@ -23,20 +25,33 @@ pod_struct! {
         pub service: u16,
         /// Bytes of the name.
         pub length: u16,
-        /// 0; or [`UNDER`].
+        /// 0 or [`UNDER`], and the class of clients that the key is for; 0: for all.
         pub kind: u32,
         /// The name in lower case, and zeros behind it.
         pub name: [u64; WORDS],
     }
 }
 
-/// The key is for the names with one label in front of this one.
+/// The key is for the names under this one, that have labels in front of it.
 pub const UNDER: u32 = 1;
+/// The class of clients that are in no prefix of their service's classes.
+pub const OTHER_CLIENTS: u32 = 2;
+/// In the place of a pool: it is found under the class of the client.
+pub const BY_CLASS: u32 = u32::MAX;
+
+/// The class of the clients in a prefix of `bits` bits: a number that two may share, of which only one can be known then; even,
+/// and none of the above.
+#[cfg(any(test, feature = "user"))]
+pub const fn class(address: Be32, bits: u8) -> u32 {
+    let mixed = address.get() ^ (bits as u32).wrapping_mul(0x85eb_ca6b);
+    let mixed = mixed.wrapping_mul(0x9e37_79b1) ^ mixed >> 15;
+    (mixed | 4) & !1
+}
 
 pod_struct! {
     /// Where the clients of a name go. 8 bytes, written at once.
     pub struct PoolRoute {
-        /// Id of the pool; 0: userspace has the choice.
+        /// Id of the pool, or [`BY_CLASS`]; 0: userspace has the choice.
         pub pool: u32,
         /// The flags of a service that say how a backend of the pool is chosen.
         pub flags: u16,
@@ -227,6 +242,22 @@ mod tests {
             let found = first_label(&&name[..], 0, 4);
             assert_eq!(found == Some(2), is_one, "{byte}");
         }
+    }
+
+    #[test]
+    fn prefixes_have_classes() {
+        let address = Be32::new(0xc0a8_cb00);
+        let mut classes: Vec<u32> = (0..=32).map(|bits| class(address, bits)).collect();
+        classes.extend((0..1000).map(|host| class(Be32::new(0x0a00_0000 | host << 8), 24)));
+        assert!(
+            classes
+                .iter()
+                .all(|class| class & UNDER == 0 && *class > OTHER_CLIENTS)
+        );
+        let count = classes.len();
+        classes.sort_unstable();
+        classes.dedup();
+        assert_eq!(classes.len(), count);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::{
     addr::{Be16, Be32},
+    maps::rule::Owner,
     pod::pod_struct,
 };
 
@@ -69,6 +70,26 @@ impl Service {
         self.flags & SERVICE_BINDS != 0
     }
 
+    /// The rule set that says which clients its names [distinguish](SERVICE_BY_CLIENT); 0: none.
+    #[inline(always)]
+    pub const fn client_classes(&self) -> u32 {
+        let [first, second] = Owner::Classes(self.id).sets();
+        match self.flags & (SERVICE_BY_CLIENT | SERVICE_SECOND_SET) {
+            SERVICE_BY_CLIENT => first,
+            BY_SECOND_SET => second,
+            _ => 0,
+        }
+    }
+
+    /// The flags for a rule set that is one of the two of [`Owner::Classes`]; none for 0.
+    pub const fn class_flags(set: u32) -> u32 {
+        match (set, set & 1) {
+            (0, _) => 0,
+            (_, 0) => SERVICE_BY_CLIENT,
+            _ => BY_SECOND_SET,
+        }
+    }
+
     /// Whether its flows go by more of the table of its pool than the ids: its count of turns, or its shares.
     #[inline(always)]
     pub const fn goes_by_load(&self) -> bool {
@@ -115,6 +136,11 @@ pub const SERVICE_SOURCE: u32 = 16;
 pub const SERVICE_COOKIES: u32 = 32;
 /// With [`SERVICE_COOKIES`]: the data plane sends clients of names that it knows to a backend by itself.
 pub const SERVICE_BINDS: u32 = 64;
+/// With [`SERVICE_BINDS`]: some names lead elsewhere for some clients.
+pub const SERVICE_BY_CLIENT: u32 = 128;
+/// With [`SERVICE_BY_CLIENT`]: which clients these are is in the second set of the two. It stands where others have a timeout.
+const SERVICE_SECOND_SET: u32 = 256;
+const BY_SECOND_SET: u32 = SERVICE_BY_CLIENT | SERVICE_SECOND_SET;
 /// The flags end, and the timeout begins.
 const TIMEOUT_SHIFT: u32 = 8;
 
@@ -136,6 +162,20 @@ mod tests {
             assert!(with.goes_by_client() && !with.goes_by_load() && !with.is_of_cell());
             let other = service(SERVICE_REJECT | Service::timeout_flags(seconds));
             assert_eq!(other.source_timeout(), 0, "of another algorithm");
+        }
+    }
+
+    #[test]
+    fn classes_of_clients_are_in_one_of_two_sets() {
+        let sets = Owner::Classes(7).sets();
+        for set in [0, sets[0], sets[1]] {
+            let service = Service {
+                id: 7,
+                flags: SERVICE_CELL | SERVICE_COOKIES | SERVICE_BINDS | Service::class_flags(set),
+                ..Service::default()
+            };
+            assert_eq!(service.client_classes(), set);
+            assert_eq!(service.source_timeout(), 0);
         }
     }
 

@@ -21,7 +21,8 @@ pub const LACKS_SCALE: u16 = 2;
 /// No selective acknowledgments (RFC 2018).
 pub const LACKS_SACK: u16 = 4;
 
-/// No client gets a smaller segment size because of a backend: such a backend has its connections copied.
+/// The least segment size that clients are held to for the sake of one backend, in bytes: what every path of IPv6 carries, and
+/// nearly every one of IPv4. Of a backend that takes less the connections are copied.
 pub const LEAST_OFFERED_MSS: u16 = 1220;
 
 impl VipOffer {

@@ -117,7 +117,7 @@ fn open(
         Begun::Raced => return Err(Unbound::Raced),
     }
     let service = lookup::record(key).ok_or(HELLO_UNOPENED)?;
-    let route = name::route(index, service.id)?;
+    let route = name::route(index, &service)?;
     let chosen = Service {
         pool: route.pool,
         flags: route.flags.into(),

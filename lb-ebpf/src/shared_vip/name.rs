@@ -8,13 +8,19 @@ use lb_common::{
     client_hello::glance::{self, HelloBytes, MAX_GLANCE, NamePlace, SeenExtensions},
     maps::{
         hello::HelloSlot,
-        server_name::{MAX_NAME_BYTES, NameKey, PoolRoute, UNDER, first_label},
+        server_name::{
+            BY_CLASS, MAX_NAME_BYTES, NameKey, OTHER_CLIENTS, PoolRoute, UNDER, first_label,
+        },
+        service::Service,
         splice::SpliceName,
     },
     verdict::{HELLO_UNREAD, HELLO_UNROUTED},
 };
 
-use crate::maps::{HELLO_SLOTS, SERVER_NAMES, SPLICE_NAMES};
+use crate::{
+    lookup,
+    maps::{HELLO_SLOTS, SERVER_NAMES, SPLICE_NAMES},
+};
 
 /// The bytes in a slot that this CPU has.
 struct SlotBytes(*const HelloSlot);
@@ -30,13 +36,17 @@ impl HelloBytes for SlotBytes {
     }
 }
 
+/// How many labels a name may have in front of the one that it is under.
+const MAX_LABELS: u32 = 8;
+
 const _: () = assert!(MAX_GLANCE <= lb_common::maps::hello::MAX_HELLO_BYTES);
 
 /// The route of the hello in the slot with this index, to this service; or what its client is counted as, that goes to
 /// userspace.
 #[inline(always)]
-pub(super) fn route(index: u32, service: u16) -> Result<PoolRoute, u32> {
-    let route = PoolRoute::from_raw(lb_route(index, service.into()));
+pub(super) fn route(index: u32, service: &Service) -> Result<PoolRoute, u32> {
+    let route = lb_route(index, service.id.into(), service.client_classes());
+    let route = PoolRoute::from_raw(route);
     match route.pool {
         0 => Err(route.flags.into()),
         _ => Ok(route),
@@ -46,8 +56,8 @@ pub(super) fn route(index: u32, service: u16) -> Result<PoolRoute, u32> {
 /// [`find`], as [`PoolRoute::raw`]; what the client is counted as stands where the flags would, of no pool.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_route(index: u32, service: u32) -> u64 {
-    let route = find(index, service).unwrap_or_else(|note| PoolRoute {
+extern "C" fn lb_route(index: u32, service: u32, classes: u32) -> u64 {
+    let route = find(index, service, classes).unwrap_or_else(|note| PoolRoute {
         flags: note as u16,
         ..PoolRoute::default()
     });
@@ -55,7 +65,7 @@ extern "C" fn lb_route(index: u32, service: u32) -> u64 {
 }
 
 #[inline(always)]
-fn find(index: u32, service: u32) -> Result<PoolRoute, u32> {
+fn find(index: u32, service: u32, classes: u32) -> Result<PoolRoute, u32> {
     let Some(NamePlace {
         name_at,
         name_length,
@@ -69,19 +79,54 @@ fn find(index: u32, service: u32) -> Result<PoolRoute, u32> {
     }
     lb_set_name(index, at, length);
     let exact = lb_name(index, service, 0);
-    let mut route = PoolRoute::from_raw(exact);
+    let (mut route, mut kind) = (PoolRoute::from_raw(exact), 0);
     if exact == 0 {
-        let label = lb_label(index, at, length);
-        if label == 0 {
-            return Err(HELLO_UNROUTED);
-        }
-        let (at, length) = (at + label + 1, length - label - 1);
-        lb_set_name(index, at, length);
-        route = PoolRoute::from_raw(lb_name(index, service, UNDER));
+        kind = UNDER;
+        route = under(index, service, at, length);
+    }
+    if route.pool == BY_CLASS && classes != 0 {
+        let class = lb_class(index, classes);
+        route = PoolRoute::from_raw(lb_name(index, service, class | kind));
     }
     match route.pool {
-        0 => Err(HELLO_UNROUTED),
+        0 | BY_CLASS => Err(HELLO_UNROUTED),
         _ => Ok(route),
+    }
+}
+
+/// The route of the longest name that the one at a place of the hello is under; that of none, if there is none within so many
+/// labels.
+#[inline(always)]
+fn under(index: u32, service: u32, at: u32, length: u32) -> PoolRoute {
+    let (mut at, mut length) = (at, length);
+    for _ in 0..MAX_LABELS {
+        let label = lb_label(index, at, length);
+        if label == 0 {
+            break;
+        }
+        at += label + 1;
+        length -= label + 1;
+        lb_set_name(index, at, length);
+        let route = lb_name(index, service, UNDER);
+        if route != 0 {
+            return PoolRoute::from_raw(route);
+        }
+    }
+    PoolRoute::default()
+}
+
+/// The class of the client of the hello in the slot with this index, by this rule set.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_class(index: u32, classes: u32) -> u32 {
+    let Some(slot) = HELLO_SLOTS.get_ptr(index) else {
+        return 0;
+    };
+    // SAFETY: a live value of an array map, whose claim the caller has.
+    let client = unsafe { (*slot).head.key.client };
+    match lookup::rule(classes, client) {
+        0 => OTHER_CLIENTS,
+        class => class,
     }
 }
 

@@ -58,7 +58,7 @@ fn next(flow_id: u32, key: &FlowKey, slot: u32) -> u32 {
     let Some(service) = lookup::record(key) else {
         return 0;
     };
-    match name::route(slot, service.id) {
+    match name::route(slot, &service) {
         Ok(route) => redispatch::lb_next_backend(flow_id, route.pool),
         Err(_) => 0,
     }

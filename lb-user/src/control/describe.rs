@@ -5,7 +5,7 @@ use lb_common::maps::{
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     quota,
     rule::Owner,
-    server_name::{NameKey, PoolRoute, UNDER},
+    server_name::{BY_CLASS, NameKey, OTHER_CLIENTS, PoolRoute, UNDER},
     service::{SERVICE_CELL, Service, ServiceKey},
 };
 
@@ -100,14 +100,20 @@ fn set_name(key: &NameKey, route: PoolRoute, ids: &Ids) -> String {
     let name = pattern(key);
     match route.pool {
         0 => format!("leave the name {name} to the process"),
+        BY_CLASS => format!("set name {name}: by client"),
         pool => format!("set name {name}: pool {}", ids.pool_of(pool).unwrap_or("?")),
     }
 }
 
 /// A name as in the file.
 fn pattern(key: &NameKey) -> String {
-    let any = if key.kind == UNDER { "*." } else { "" };
-    format!("{any}{}", key.text())
+    let any = if key.kind & UNDER != 0 { "*." } else { "" };
+    let some = match key.kind & !UNDER {
+        0 => "",
+        OTHER_CLIENTS => " for other clients",
+        _ => " for some clients",
+    };
+    format!("{any}{}{some}", key.text())
 }
 
 /// A listening VIP, port and protocol, as in the file.
@@ -215,7 +221,7 @@ fn owner(set: u32, ids: &Ids) -> String {
         let id = u16::try_from(id).ok()?;
         let owners: &[Owner] = match kind {
             Kind::Network => &[Owner::Sources(id), Owner::Destinations(id)],
-            Kind::Service => &[Owner::Service(id)],
+            Kind::Service => &[Owner::Service(id), Owner::Classes(id)],
             _ => &[],
         };
         let owner = owners.iter().find(|owner| owner.sets().contains(&set))?;
@@ -223,6 +229,7 @@ fn owner(set: u32, ids: &Ids) -> String {
             Owner::Destinations(_) => " (its destinations)",
             Owner::Sources(_) => " (its sources)",
             Owner::Service(_) => "",
+            Owner::Classes(_) => " (clients of its names)",
         };
         Some(format!("{} {name}{part}", kind.label()))
     });

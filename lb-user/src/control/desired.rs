@@ -398,10 +398,12 @@ impl Desired {
     /// Adds the names of a service that the data plane knows, if there is room for all of them. The flag of the service.
     fn add_names(&mut self, service: &config::Service, id: u16, config: &Config, ids: &Ids) -> u32 {
         let names = server_names::names(service, id, config, ids).unwrap_or_default();
-        if names.is_empty() || self.names.len() + names.len() > MAX_SERVER_NAMES as usize {
+        let routes = names.routes;
+        if routes.is_empty() || self.names.len() + routes.len() > MAX_SERVER_NAMES as usize {
             return 0;
         }
-        self.names.extend(names);
+        self.names.extend(routes);
+        self.add_rules(Owner::Classes(id), names.classes);
         SERVICE_BINDS
     }
 
@@ -419,6 +421,9 @@ impl Desired {
             if mode == Mode::Generic || !first.contains(&network.ifindex) {
                 network.flags &= !NETWORK_AT_ONCE;
             }
+        }
+        for service in self.services.values_mut().filter(|_| mode == Mode::Generic) {
+            service.flags &= !SERVICE_BINDS;
         }
     }
 
@@ -709,6 +714,28 @@ services:
             flags(&desired),
             [NETWORK_GENERIC, NETWORK_PARTIAL | NETWORK_GENERIC]
         );
+    }
+
+    #[test]
+    fn programs_in_the_kernels_stack_bind_nothing() {
+        let shared = CONFIG.replace(
+            "services:",
+            "services:
+  names:
+    network: tenant-a
+    listen: [\"192.168.203.110:443/tcp\"]
+    sni: { routes: [{ names: [a.lab], pool: kas-a }] }",
+        );
+        for (mode, binds) in [(Mode::Native, true), (Mode::Generic, false)] {
+            let mut ids = Ids::default();
+            let mut desired = build(&shared, &mut ids);
+            desired.run_in(mode);
+            let id = ids.get(Kind::Service, "names").unwrap();
+            let mut services = desired.services.values();
+            let names = services.find(|service| u32::from(service.id) == id);
+            let names = names.unwrap();
+            assert_eq!((names.binds(), names.has_cookies()), (binds, true));
+        }
     }
 
     #[test]

@@ -192,6 +192,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     for (key, service) in &desired.services {
         let service = Service {
             rules: set(Owner::Service(service.id)),
+            flags: service.flags | Service::class_flags(set(Owner::Classes(service.id))),
             ..*service
         };
         if current.services.get(key) != Some(&service) {
@@ -254,7 +255,8 @@ fn moved(current: &Current, desired: &Desired) -> Vec<NetworkKey> {
 fn choose_rules(current: &Current, desired: &Desired) -> BTreeMap<Owner, RuleSetChoice> {
     let networks = current.networks.values();
     let networks = networks.flat_map(|network| [network.sources, network.destinations]);
-    let services = current.services.values().map(|service| service.rules);
+    let services = current.services.values();
+    let services = services.flat_map(|service| [service.rules, service.client_classes()]);
     let used: HashSet<u32> = networks.chain(services).collect();
     let choose = |(owner, rules): (&Owner, &Rules)| {
         let choice = rule_sets::choose(*owner, rules, &current.rules, |set| used.contains(&set));

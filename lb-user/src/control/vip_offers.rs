@@ -49,8 +49,15 @@ fn found(service: &Service, config: &Config, checks: &Checks) -> Option<Found> {
     }
     let pools = service.target.pools().filter_map(|name| config.pool(name));
     let backends = pools.flat_map(|pool| {
+        let network = config.network(&pool.network);
+        let most = network.and_then(|network| network.mss);
         let names = pool.backends.iter().map(|one| backend_name(pool, one));
-        names.map(|name| checks.agreed(&name))
+        names.map(move |name| {
+            let agreed = checks.agreed(&name)?;
+            // XDP lowers it on the way, where that of a check is not.
+            let mss = agreed.mss.min(most.unwrap_or(u16::MAX));
+            Some(VipOffer { mss, ..agreed })
+        })
     });
     let (mut offer, mut are_all) = (VipOffer::default(), true);
     for agreed in backends {
@@ -147,5 +154,12 @@ services:
         assert_eq!(of("all"), all);
         assert_eq!(of("some"), offer(1400, LACKS_SCALE).map(Found::Some));
         assert_eq!(of("accepted"), None);
+        let text = CONFIG.replace("role: mgmt,", "role: mgmt, mss: 1300,");
+        let config = config::parse("f", &text).unwrap();
+        let found = found(&config.services[0], &config, &checks);
+        assert_eq!(
+            found,
+            offer(1300, LACKS_TIMES | LACKS_SCALE).map(Found::All)
+        );
     }
 }

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use lb_common::maps::vip_offer::LEAST_OFFERED_MSS;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use tokio::{
     net::{TcpListener, TcpSocket},
@@ -29,10 +30,6 @@ const BACKLOG: u32 = 4096;
 
 /// How long a listener takes to be opened at most; one that is not by then has been refused.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// The least segment size that clients are held to for the sake of one backend: what every path of IPv6
-/// carries, and nearly every one of IPv4.
-pub(super) const LEAST_MSS: u16 = 1220;
 
 /// All of them, for all threads.
 #[derive(Clone, Debug)]
@@ -160,7 +157,7 @@ impl Listeners {
     pub(super) fn tell_mss(&self, place: &ListenerKey, mss: u16) {
         let mut known = self.known();
         let is_news = known.told.get(place).is_none_or(|told| mss < *told);
-        if mss < LEAST_MSS || !is_news {
+        if mss < LEAST_OFFERED_MSS || !is_news {
             return;
         }
         if let Some(listener) = known.open.get(place)

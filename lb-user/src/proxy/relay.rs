@@ -6,7 +6,7 @@ use std::{cell::Cell, net::SocketAddr, sync::Arc};
 
 use lb_common::maps::{
     event::{EXPIRED, FINISHED, RESET_BY_BACKEND, RESET_BY_CLIENT},
-    vip_offer::VipOffer,
+    vip_offer::{LEAST_OFFERED_MSS, VipOffer},
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
@@ -15,7 +15,6 @@ use super::{
     connections::{CopyDirection, Guard, Leg},
     context::Context,
     dial::select::BackendConnection,
-    listeners::LEAST_MSS,
     relay::pipe::{Failed, pump},
     snapshot::ProxyService,
     sockets::{idle, is_closed, prepare, reset_at_close},
@@ -104,7 +103,7 @@ pub(super) async fn go_on(
 /// The next clients of a VIP get an MSS that this backend takes.
 fn limit_mss(lease: &PortLease, leg: &Leg, service: &ProxyService, shared: &Context) {
     let mss = lease.backend_syn_ack().mss;
-    if mss < LEAST_MSS {
+    if mss < LEAST_OFFERED_MSS {
         return;
     }
     let place = (shared.work.network.clone(), leg.vip());

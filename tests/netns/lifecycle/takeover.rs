@@ -56,7 +56,9 @@ fn add(config: Config, topology: &Topology) -> Config {
     let at = |port| [SocketAddrV4::new(topology.nodes[0].address, port)];
     let shared = |shared: Keys, address, pool| {
         let routes = json!([{ "names": [NAME], "pool": pool }]);
-        shared.on("tenant-a").tcp(address).set("sni.routes", routes)
+        let shared = shared.on("tenant-a").tcp(address).set("sni.routes", routes);
+        // Each process has connections of its own.
+        shared.set("sni.late_binding", "never")
     };
     config
         .mgmt_pool("short", at(PORT))

@@ -1,16 +1,28 @@
 //! Tenants that share a VIP, by network and by prefix: FEATURES B6, B10. Real TLS clients and servers.
 
-use anyhow::{Result, ensure};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Result, anyhow, ensure};
 use lb_tests::{
     product::{
         config::{Config, Keys},
         lb::Lb,
     },
+    servers::teller::{self, Teller},
     topology::{Host, TENANT_NIC, Topology, Trunk},
+    traffic::hello::named,
 };
 use serde_json::{Value, json};
 
-use crate::proxy::sni::{SHARED, ask, pools, reaches, tls_servers};
+use crate::proxy::{
+    bind::hellos,
+    guard::teller,
+    sni::{SHARED, ask, pools, reaches, tls_servers},
+};
 
 /// By network: each has a service of its own on the same VIP, and the one without a tag has no default.
 #[privileged_test]
@@ -108,13 +120,73 @@ fn b6_b10_tenants_of_one_network_are_told_apart_by_their_prefixes() -> Result<()
     }
     let refused = json!({ "deny_tenant_name": 3, "no_name": 2 });
     let names = json!({ "a.lab": 2, "b.lab": 1 });
-    expect(&lb, "shared", [11, 6, 1], &refused, &names)?;
+    expect(&lb, "shared", [9, 4, 3], &refused, &names)?;
 
     // What the service says is for the others alone.
     lb.reload(&config.service("shared", |shared| shared.set("sni.no_name.pool", "c")))?;
     for (client, server) in [(t1, "a.lab"), (t2, "b.lab"), (x, "c.lab")] {
         reaches(client, None, server, "")?;
     }
+    Ok(())
+}
+
+/// How often routes change.
+const CHANGES: usize = 20;
+
+/// One name of two tenants on one network, by whose prefixes XDP opens their connections: no tenant reaches the other one's backend
+/// while the prefixes change.
+#[privileged_test]
+fn b10_tenants_stay_apart_while_their_prefixes_change() -> Result<()> {
+    let topology = Topology::poc()?;
+    let tellers = ["a", "b"].iter().zip(&topology.nodes);
+    let _tellers: Vec<Teller> = tellers
+        .map(|(name, node)| teller(node, name))
+        .collect::<Result<_>>()?;
+    let [one, other] = &topology.clients[..] else {
+        anyhow::bail!("there are two clients")
+    };
+    let [of_one, of_other] = [one, other].map(|client| format!("{}/32", client.address));
+    let config = |more: &[&str]| {
+        let with_more = [&[of_one.as_str()], more].concat();
+        let routes = json!([
+            { "names": ["same.lab"], "from": with_more, "pool": "a" },
+            { "names": ["same.lab"], "from": [of_other], "pool": "b" },
+        ]);
+        pools(Config::poc(), &topology.nodes).service("shared", |shared| {
+            shared.on("tenant-a").tcp(SHARED).set("sni.routes", routes)
+        })
+    };
+    let changes = [&["172.16.0.0/12", "10.9.0.0/16"][..], &["10.9.0.0/17"], &[]];
+    let changes: Vec<Config> = changes.iter().map(|more| config(more)).collect();
+    let lb = Lb::start(&topology, &config(&[]))?;
+    let is_over = AtomicBool::default();
+    let hello = named(b"same.lab");
+    let come = |client: &Host, name: &str| -> Result<u64> {
+        client.netns.inside(|| {
+            let mut count = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let reached = teller::ask(SHARED, &[&hello], Duration::ZERO)?;
+                ensure!(reached.as_deref() == Some(name), "{reached:?} for {name}");
+                count += 1;
+            }
+            Ok(count)
+        })?
+    };
+    let count = thread::scope(|scope| {
+        let clients = [(one, "a"), (other, "b")];
+        let clients = clients.map(|(client, name)| scope.spawn(move || come(client, name)));
+        let mut changes = changes.iter().cycle().take(CHANGES);
+        let changed = changes.try_for_each(|config| lb.reload(config).map(drop));
+        is_over.store(true, Ordering::Relaxed);
+        let mut count = 0;
+        for client in clients {
+            count += client.join().map_err(|_| anyhow!("a client panicked"))??;
+        }
+        changed.map(|()| count)
+    })?;
+    let hellos = hellos(&lb)?;
+    println!("{count} connections beside {CHANGES} changes: {hellos:?}");
+    ensure!(hellos["bound"] * 100 >= count * 99, "{hellos:?} of {count}");
     Ok(())
 }
 

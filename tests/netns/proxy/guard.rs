@@ -271,7 +271,7 @@ const LITTLE_MEMORY: u64 = 8 * 1024;
 /// sees none of them.
 #[privileged_test]
 fn r11_a_flood_keeps_nobody_out() -> Result<()> {
-    let [answers, kernels] = flooded("")?;
+    let [answers, kernels] = flooded("late_binding: never", Floods::Syns)?;
     ensure!(answers > LEAST / 2, "{answers} answers");
     assert_eq!(kernels, 0, "cookies of the kernel");
     Ok(())
@@ -280,8 +280,17 @@ fn r11_a_flood_keeps_nobody_out() -> Result<()> {
 /// The same beside clients whose connections XDP opens.
 #[privileged_test]
 fn r11_a_flood_keeps_no_bound_client_out() -> Result<()> {
-    let [answers, kernels] = flooded("late_binding: always")?;
+    let [answers, kernels] = flooded("", Floods::Syns)?;
     ensure!(answers > LEAST / 2, "{answers} answers");
+    assert_eq!(kernels, 0, "cookies of the kernel");
+    Ok(())
+}
+
+/// Hellos that guess the number of a SYN-ACK open no connection, and keep no client out.
+#[privileged_test]
+fn r11_forged_hellos_keep_no_client_out() -> Result<()> {
+    let [answers, kernels] = flooded("", Floods::Hellos)?;
+    ensure!(answers < LEAST / 2, "{answers} answers");
     assert_eq!(kernels, 0, "cookies of the kernel");
     Ok(())
 }
@@ -289,15 +298,22 @@ fn r11_a_flood_keeps_no_bound_client_out() -> Result<()> {
 /// The same where the kernel answers SYNs.
 #[privileged_test]
 fn r11_the_kernel_of_a_cell_answers_a_flood() -> Result<()> {
-    let [_, kernels] = flooded("syn_cookies: never")?;
+    let [_, kernels] = flooded("syn_cookies: never", Floods::Syns)?;
     // Without cookies it would keep out clients that it has not seen before.
     ensure!(kernels > LEAST / 2, "{kernels} cookies");
     Ok(())
 }
 
+/// What a station sends.
+#[derive(Clone, Copy, Debug)]
+enum Floods {
+    Syns,
+    Hellos,
+}
+
 /// Floods a service with these keys, and looks at others meanwhile; what the station that floods has received, and how many
 /// cookies the kernel of the cell has sent.
-fn flooded(keys: &'static str) -> Result<[u64; 2]> {
+fn flooded(keys: &'static str, floods: Floods) -> Result<[u64; 2]> {
     let is_long = std::env::var_os("LB_TEST_LONG").is_some();
     let time = Duration::from_secs(if is_long { 60 } else { 10 });
     let topology = Topology::poc()?;
@@ -314,8 +330,15 @@ fn flooded(keys: &'static str) -> Result<[u64; 2]> {
     memory::forget_peak(pid)?;
     let before = memory::peak(pid)?;
     let sources = (120..250).map(|host| Ipv4Addr::new(192, 168, 203, host));
+    let sources = sources.collect();
     let stations = [UNUSED, topology.mac(TENANT_NIC)?];
-    let mut flood = Flood::new(stations, sources.collect(), SHARED);
+    let mut flood = match floods {
+        Floods::Syns => Flood::new(stations, sources, SHARED),
+        Floods::Hellos => {
+            let hello = named(CAPTURED_NAME.as_bytes());
+            Flood::guessing(stations, sources, SHARED, &hello)
+        }
+    };
     let port = RawPort::open(&flooder.netns, "eth0")?;
 
     let answers = || received(&flooder.netns);
@@ -334,7 +357,7 @@ fn flooded(keys: &'static str) -> Result<[u64; 2]> {
     let sent = flood.sent();
     let (answers, cookies) = (answers()? - already, cookies(&topology)?);
     println!(
-        "{sent} SYNs, {answers} answers, {cookies} cookies of the kernel; before: {calm}, beside: {measured}, p99 {:.1} x as long, \
+        "{sent} {floods:?}, {answers} answers, {cookies} cookies of the kernel; before: {calm}, beside: {measured}, p99 {:.1} x as long, \
          asked for < 2 x; {before} KiB, at most {peak} KiB",
         measured.at(99).as_secs_f64() / calm.at(99).as_secs_f64()
     );

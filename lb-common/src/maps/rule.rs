@@ -1,4 +1,4 @@
-//! Rule sets: which sources are let in, by longest match.
+//! Rule sets: which sources are let in, by longest match; and in which class the clients of a name are.
 //!
 //! A rule set is never changed in place: a changed one is written whole under its twin's number,
 //! and one write to the record that points to it switches over. So a packet is judged by the old

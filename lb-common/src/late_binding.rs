@@ -12,7 +12,7 @@ use network_types::ip::IpProto;
 use crate::{
     addr::{Be16, Be32},
     maps::{
-        hello::{HELLO_HAS_TIMES, HelloHead},
+        hello::{HELLO_HAS_TIMES, HelloHead, HelloPart},
         splice::{BOUND_HAS_SCALE, BOUND_HAS_TIMES, Binding},
     },
     reject::v4::{ReplyAddresses, write_ip},
@@ -52,7 +52,8 @@ pub const fn syn(head: &HelloHead, from: End, to: End, mss: u16, most: u16) -> O
     OpeningSegment {
         from,
         to,
-        sequence: head.isn,
+        // The SYN's own number is the one in front of the first byte's.
+        sequence: first_number(head).wrapping_sub(1),
         acknowledgment: 0,
         flags: SYN,
         window: if window > u16::MAX as u32 {
@@ -67,6 +68,12 @@ pub const fn syn(head: &HelloHead, from: End, to: End, mss: u16, most: u16) -> O
             times,
         },
     }
+}
+
+/// The number of the first byte that a backend gets.
+#[inline(always)]
+pub const fn first_number(head: &HelloHead) -> u32 {
+    head.number_of(HelloPart::Header)
 }
 
 /// Whether a backend that has sent these options in its SYN-ACK has agreed to what the client of a bound flow was promised.
@@ -102,8 +109,8 @@ pub struct HelloSegment {
     pub acknowledgment: u32,
     /// The backend's clock.
     pub echo: Be32,
-    /// Whether it is the second one of two.
-    pub is_second: bool,
+    /// Which part it is.
+    pub part: HelloPart,
 }
 
 impl HelloSegment {
@@ -115,7 +122,7 @@ impl HelloSegment {
         } else {
             0
         };
-        let stored = head.segment(self.is_second);
+        let stored = head.segment(self.part);
         (
             HEADERS + options + stored.length as usize,
             HEADERS + options,
@@ -127,14 +134,13 @@ impl HelloSegment {
     pub fn write<P: Packet>(&self, packet: &P, head: &HelloHead) -> Option<()> {
         let ((from, from_port), (to, to_port)) = (self.from, self.to);
         let has_times = head.flags & HELLO_HAS_TIMES != 0;
-        let stored = head.segment(self.is_second);
+        let stored = head.segment(self.part);
         let header = (size_of::<Tcp>() + if has_times { TIMES_BYTES } else { 0 }) as u16;
         let bytes = header + stored.length;
         let ip: &Ipv4 = packet.header(size_of::<Ethernet>())?;
         write_ip(ip, ReplyAddresses { from, to }, bytes, IpProto::Tcp as u8);
         let tcp: &Tcp = packet.header(HEADERS - size_of::<Tcp>())?;
-        let sequence = head.isn.wrapping_add(1).wrapping_add(stored.at as u32);
-        let sequence = Be32::new(sequence);
+        let sequence = Be32::new(head.number_of(self.part));
         let acknowledgment = Be32::new(self.acknowledgment);
         let offset = ((header / 4) as u8) << 4;
         let (flags, window) = (ACK | PSH, Be16::new(head.window));
@@ -254,7 +260,7 @@ mod tests {
         for data in [&b"hello"[..], b"hello of six", &[7; 1448]] {
             for flags in [0, HELLO_HAS_TIMES] {
                 let head = head(data, flags);
-                written(&head, false, data);
+                written(&head, HelloPart::First, data);
                 // Behind one of six bytes.
                 let [length, sum] = [head.lengths[0], head.sums[0]];
                 let head = HelloHead {
@@ -263,19 +269,19 @@ mod tests {
                     ..head
                 };
                 assert!(head.is_in_two() && head.bytes() == 6 + u32::from(length));
-                written(&head, true, data);
+                written(&head, HelloPart::Second, data);
             }
         }
     }
 
     /// The frame of a segment with this data.
-    fn written(head: &HelloHead, is_second: bool, data: &[u8]) {
+    fn written(head: &HelloHead, part: HelloPart, data: &[u8]) {
         let segment = HelloSegment {
             from: SNAT,
             to: BACKEND,
             acknowledgment: 0x1112_1314,
             echo: Be32::new(0x2122_2324),
-            is_second,
+            part,
         };
         let (length, at) = segment.frame_bytes(head);
         let has_times = head.flags & HELLO_HAS_TIMES != 0;
@@ -286,7 +292,7 @@ mod tests {
         bytes[at..].copy_from_slice(data);
         segment.write(&Slice::new(&mut bytes), head).unwrap();
         checked(&bytes);
-        let sequence = if is_second { 6 } else { 0 };
+        let sequence = if part == HelloPart::Second { 6 } else { 0 };
         assert_eq!(bytes[38..46], [0, 0, 0, sequence, 0x11, 0x12, 0x13, 0x14]);
         assert_eq!(bytes[47..50], [ACK | PSH, 1, 0xf6]);
         if has_times {

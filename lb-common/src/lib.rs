@@ -27,6 +27,7 @@ pub mod maps;
 pub mod mss;
 pub mod nat;
 mod pod;
+pub mod proxy_header;
 pub mod rate;
 pub mod reject;
 #[cfg(any(test, feature = "user"))]

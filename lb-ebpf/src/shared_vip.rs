@@ -12,6 +12,7 @@ mod hello_segment;
 mod meet;
 mod name;
 mod next_backend;
+mod proxy_header;
 mod rest;
 mod slot;
 mod socket;

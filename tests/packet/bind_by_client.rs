@@ -29,7 +29,7 @@ networks:
 pools:
   one:   {{ network: mgmt, backends: [\"{ONE}\"] }}
   other: {{ network: mgmt, backends: [\"{OTHER}\"] }}
-  head:  {{ network: mgmt, backends: [\"{OTHER}\"], proxy_protocol: v2 }}
+  kept:  {{ network: mgmt, backends: [\"{OTHER}\"], balance: source, source_timeout: 1m }}
 services:
   api:
     network: tenant-a
@@ -85,7 +85,7 @@ fn a_name_leads_by_the_client() {
         ),
         (
             &[
-                ("from: [192.168.203.50/32], ", "head"),
+                ("from: [192.168.203.50/32], ", "kept"),
                 ("from: [192.168.203.0/24], ", "one"),
             ],
             None,

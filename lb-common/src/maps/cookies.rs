@@ -13,7 +13,7 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// The keys, which userspace alone writes: random, a new one for each epoch. 40 bytes.
+    /// The keys, which userspace alone writes: random, a new one for each epoch. 48 bytes.
     pub struct CookieKeys {
         /// The epoch, by whose key SYNs are answered; numbers of the one before are good as well. 0: there are no keys
         /// yet.
@@ -22,6 +22,8 @@ pod_struct! {
         pub beat: u32,
         /// The key of an epoch is at its lowest bit.
         pub keys: [CookieKey; 2],
+        /// Unix time in milliseconds at the zero of the kernel's monotonic clock, when a process has said last that it takes hellos.
+        pub zero_time: u64,
     }
 }
 

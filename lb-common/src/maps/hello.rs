@@ -6,6 +6,7 @@ use crate::{
     client_hello::glance::SeenExtensions,
     maps::{flow::FlowKey, server_name::NameKey},
     pod::pod_struct,
+    proxy_header::ProxyHeader,
     syn_cookie::answer::MAX_WINDOW,
 };
 
@@ -23,7 +24,7 @@ pub const MAX_HELLO_BYTES: u32 = MAX_WINDOW as u32;
 pub const MAX_PIECE_BYTES: u32 = MAX_HELLO_BYTES / 2;
 
 pod_struct! {
-    /// What is known of a hello, in front of its bytes. 60 bytes. Host order, but for the tuple.
+    /// What is known of a hello, in front of its bytes. 64 bytes. Host order, but for the tuple.
     pub struct HelloHead {
         /// Between which ends it was sent.
         pub key: FlowKey,
@@ -51,13 +52,38 @@ pod_struct! {
         pub mac: Mac,
         /// The `HELLO_` flags.
         pub flags: u32,
+        /// Bytes of the header that its backend gets in front of it, once that is made, or 0; and what they sum up to.
+        pub header: [u16; 2],
+    }
+}
+
+/// A part of what a backend gets behind its SYN-ACK. Its number is that of `HelloSlot::copies`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelloPart {
+    /// The first segment of the hello.
+    First = 0,
+    /// The second one.
+    Second = 1,
+    /// The header of the PROXY protocol in front of it.
+    Header = 2,
+}
+
+impl HelloPart {
+    /// That with this number.
+    #[inline(always)]
+    pub const fn of(number: u16) -> Self {
+        match number {
+            0 => Self::First,
+            1 => Self::Second,
+            _ => Self::Header,
+        }
     }
 }
 
 /// A segment of a hello in its slot.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredSegment {
-    /// Where its bytes begin.
+    /// Where its bytes begin; those of a header are by themselves.
     pub at: u16,
     /// How many there are; 0 if it has not come.
     pub length: u16,
@@ -75,22 +101,29 @@ impl StoredSegment {
 }
 
 impl HelloHead {
-    /// The first segment, or the second one.
+    /// A part of it.
     #[inline(always)]
-    pub const fn segment(&self, is_second: bool) -> StoredSegment {
+    pub const fn segment(&self, part: HelloPart) -> StoredSegment {
         let ([first, second], [first_sum, second_sum]) = (self.lengths, self.sums);
-        if is_second {
-            StoredSegment {
-                at: first,
-                length: second,
-                sum: second_sum,
+        let (at, length, sum) = match part {
+            HelloPart::First => (0, first, first_sum),
+            HelloPart::Second => (first, second, second_sum),
+            HelloPart::Header => {
+                let [length, sum] = self.header;
+                (0, length, sum)
             }
-        } else {
-            StoredSegment {
-                at: 0,
-                length: first,
-                sum: first_sum,
-            }
+        };
+        StoredSegment { at, length, sum }
+    }
+
+    /// The number of a part's first byte, for the backend.
+    #[inline(always)]
+    pub const fn number_of(&self, part: HelloPart) -> u32 {
+        let begin = self.isn.wrapping_add(1);
+        let [header, _] = self.header;
+        match part {
+            HelloPart::Header => begin.wrapping_sub(header as u32),
+            _ => begin.wrapping_add(self.segment(part).at as u32),
         }
     }
 
@@ -115,6 +148,8 @@ pub const HELLO_HAS_TIMES: u32 = 1;
 pub const HELLO_HAS_SUMS: u32 = 2;
 /// Another segment is awaited, and userspace has none of it.
 pub const HELLO_IN_PART: u32 = 4;
+/// The backends of its name get a header in front of it.
+pub const HELLO_HAS_HEADER: u32 = 8;
 
 /// A slot of `HELLO_SLOTS`; the data plane alone has it.
 #[repr(C)]
@@ -127,12 +162,14 @@ pub struct HelloSlot {
     pub bytes: [u8; MAX_HELLO_BYTES as usize],
     /// Our timestamp that the client's first segment has repeated.
     pub echo: u32,
-    /// Which segment the next copy of a frame becomes, and behind which one there is none.
+    /// Which [`HelloPart`] the next copy of a frame becomes, and before which one there is none.
     pub copies: [u16; 2],
     /// What has been seen of its extensions.
     pub seen: SeenExtensions,
     /// Where the key of its name is made.
     pub name: NameKey,
+    /// The header in front of it.
+    pub header: ProxyHeader,
 }
 
 /// The first byte of a TLS record with a handshake, and bytes of the header of a record (RFC 8446 section 5.1).

@@ -36,6 +36,8 @@ pod_struct! {
 pub const UNDER: u32 = 1;
 /// The class of clients that are in no prefix of their service's classes.
 pub const OTHER_CLIENTS: u32 = 2;
+/// In [`PoolRoute::flags`]: backends get a header of the PROXY protocol in front of the hello.
+pub const WITH_HEADER: u16 = 1 << 15;
 /// In the place of a pool: it is found under the class of the client.
 pub const BY_CLASS: u32 = u32::MAX;
 
@@ -53,7 +55,7 @@ pod_struct! {
     pub struct PoolRoute {
         /// Id of the pool, or [`BY_CLASS`]; 0: userspace has the choice.
         pub pool: u32,
-        /// The flags of a service that say how a backend of the pool is chosen.
+        /// The flags of a service that say how a backend of the pool is chosen; and [`WITH_HEADER`].
         pub flags: u16,
         /// [`NameKey::mark`] of its key.
         pub mark: u16,
@@ -61,6 +63,11 @@ pod_struct! {
 }
 
 impl PoolRoute {
+    /// The flags that say how a backend is chosen.
+    #[inline(always)]
+    pub const fn balance(self) -> u32 {
+        (self.flags & !WITH_HEADER) as u32
+    }
     /// As one number.
     #[inline(always)]
     pub const fn raw(self) -> u64 {

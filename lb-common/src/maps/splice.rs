@@ -30,7 +30,8 @@ pod_struct! {
         /// Timestamp of the backend's SYN-ACK. Of a bound flow: of our SYN-ACK to the client, as far as the backend has not
         /// answered; then what [`Numbers::time`] is of the backend's segments.
         pub time: u32,
-        /// Most bytes of data that the backend takes in a segment, by its SYN-ACK.
+        /// Most bytes of data that the backend takes in a segment, by its SYN-ACK. Of a bound flow: bytes of the header of the
+        /// PROXY protocol that its backend gets in front of the hello.
         pub backend_mss: u16,
         /// Of a bound flow: how far the backend's windows are shifted.
         pub scale: u8,
@@ -50,6 +51,8 @@ pub const BOUND_HAS_TIMES: u8 = 1;
 pub const BOUND_HAS_SCALE: u8 = 2;
 /// The second segment of the client's hello is sent when the backend has acknowledged the first one.
 pub const BOUND_HAS_REST: u8 = 4;
+/// The backend has answered, and is sent a header in front of the hello.
+pub const BOUND_IS_GREETED: u8 = 8;
 
 impl Binding {
     /// That of a flow of this generation, before its backend has answered.
@@ -85,6 +88,39 @@ impl Binding {
             sequence: self.sequence.wrapping_sub(number),
             ..self
         }
+    }
+
+    /// The same behind a SYN-ACK of the backend, which is sent its header.
+    #[inline(always)]
+    #[must_use]
+    pub const fn greeted(self) -> Self {
+        Self {
+            flags: self.flags | BOUND_IS_GREETED,
+            ..self
+        }
+    }
+
+    /// Whether the backend of a bound flow has answered, and is sent its header.
+    #[inline(always)]
+    pub const fn is_greeted(&self) -> bool {
+        self.flags & BOUND_IS_GREETED != 0
+    }
+
+    /// The same of a bound flow whose backend gets a header of so many bytes: its SYN has the number of the client's, less as
+    /// many, so that what the client sends keeps its own numbers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_header(self, bytes: u16) -> Self {
+        Self {
+            backend_mss: bytes,
+            ..self
+        }
+    }
+
+    /// Bytes of the header that the backend of a bound flow gets; or 0.
+    #[inline(always)]
+    pub const fn header(&self) -> u16 {
+        self.backend_mss
     }
 
     /// The same, whose backend is to be sent the rest of the hello.

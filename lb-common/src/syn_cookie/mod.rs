@@ -169,6 +169,7 @@ mod tests {
         epoch: 8,
         beat: 0,
         keys: [CookieKey { low: 1, high: 2 }, CookieKey { low: 3, high: 4 }],
+        zero_time: 0,
     };
     const KEY: FlowKey = FlowKey {
         client: Be32::new(0xc0a8_cb32),

@@ -45,6 +45,14 @@ pub(crate) fn bound(entry: &Entry, word: FlowState) -> Option<&'static Binding> 
         .filter(|binding| binding.is_bound(word.generation()))
 }
 
+/// Whether the backend of a flow that the data plane binds gets a header in front of the hello.
+#[inline(always)]
+pub(crate) fn has_header(flow_id: u32) -> bool {
+    BINDINGS
+        .get(flow_id)
+        .is_some_and(|binding| binding.header() != 0)
+}
+
 /// Notes what is known of a flow that the data plane binds.
 #[inline(always)]
 pub(crate) fn bind(entry: &Entry, binding: Binding) {

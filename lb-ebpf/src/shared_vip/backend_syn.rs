@@ -53,11 +53,11 @@ impl BackendSyn {
         Ok(Self { syn, backend, to })
     }
 
-    /// The reset that takes it back, which is the next segment of the client that the backend knows.
+    /// The reset that takes it back, with the number of what the backend awaits next.
     #[inline(always)]
-    pub(super) fn reset(mut self) -> Self {
+    pub(super) fn reset(mut self, sequence: u32) -> Self {
         self.syn.flags = RST;
-        self.syn.sequence = self.syn.sequence.wrapping_add(1);
+        self.syn.sequence = sequence;
         self.syn.window = 0;
         self.syn.options = OpeningOptions::NONE;
         self
@@ -74,15 +74,28 @@ impl BackendSyn {
     }
 }
 
-/// Whether a hello is the one that has opened the flow with this word, whose backend has not answered.
+/// Whether a hello is the one that has opened the flow with this word, whose backend has not got it yet.
 #[inline(always)]
 pub(super) fn is_of(entry: &Entry, word: FlowState, head: &HelloHead) -> bool {
     let (_, asked) = entry.acks();
-    let binding = splice::bound(entry, word);
+    let Some(binding) = splice::bound(entry, word) else {
+        return false;
+    };
+    // Of one that has been sent its header the binding has the difference of two numbers.
     head.flags & HELLO_IN_PART == 0
         && head.isn.wrapping_add(1) == asked
-        && binding.is_some_and(|binding| binding.sequence == head.number)
+        && (binding.is_greeted() || binding.sequence == head.number)
         && head.key == entry.key(word)
+}
+
+/// The number that the backend of a flow awaits next: once it has been sent its header, what is behind that.
+#[inline(always)]
+pub(super) fn awaited(entry: &Entry, word: FlowState) -> u32 {
+    let (_, asked) = entry.acks();
+    match splice::bound(entry, word) {
+        Some(binding) if !binding.is_greeted() => asked.wrapping_sub(binding.header().into()),
+        _ => asked,
+    }
 }
 
 /// What the backend of a flow knows its client by.

@@ -6,7 +6,7 @@ use lb_common::{
     conntrack::FlowState,
     maps::{
         flow::FlowKey,
-        hello::{HELLO_HAS_TIMES, HelloHead},
+        hello::{HELLO_HAS_HEADER, HELLO_HAS_TIMES, HelloHead},
         service::Service,
         splice::Binding,
     },
@@ -18,6 +18,7 @@ use lb_common::{
 use super::{
     backend_syn::{BackendSyn, is_of},
     clone, name,
+    proxy_header::lb_make_header,
     slot::ClaimedSlot,
 };
 use crate::{
@@ -112,7 +113,13 @@ fn open(
     let index = slot.index;
     match Begun::from_raw(lb_begun(index)) {
         Begun::Nothing => {}
-        Begun::Waiting(flow_id) => return Ok(flow_id),
+        Begun::Waiting(flow_id) => {
+            // Of a hello that its client has sent again there is none yet.
+            if splice::has_header(flow_id) {
+                lb_make_header(flow_id, index);
+            }
+            return Ok(flow_id);
+        }
         Begun::Unanswered(flow_id) => return Err(Unbound::Unanswered(flow_id)),
         Begun::Raced => return Err(Unbound::Raced),
     }
@@ -120,7 +127,7 @@ fn open(
     let route = name::route(index, &service)?;
     let chosen = Service {
         pool: route.pool,
-        flags: route.flags.into(),
+        flags: route.balance(),
         ..Service::default()
     };
     let isn = slot.head().isn;
@@ -132,25 +139,33 @@ fn open(
     opened.map_err(|_| HELLO_UNOPENED.into())
 }
 
+/// In the place of a header's length: it could not be made, and its backend gets nothing.
+const UNMADE: u16 = u16::MAX;
+
 /// Writes the binding of a flow of this generation that the hello in the slot with this index opens, and its name. Returns 0.
 /// A subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn lb_note_binding(flow_id: u32, generation: u32, slot: u32) -> u32 {
-    name::lb_keep_name(flow_id, generation, slot);
-    if let (Some(entry), Some(slot)) = (Entry::at(flow_id), ClaimedSlot::read(slot)) {
+pub(super) extern "C" fn lb_note_binding(flow_id: u32, generation: u32, index: u32) -> u32 {
+    name::lb_keep_name(flow_id, generation, index);
+    if let (Some(entry), Some(slot)) = (Entry::at(flow_id), ClaimedSlot::read(index)) {
         let head = &slot.head;
         let time = (head.flags & HELLO_HAS_TIMES != 0).then_some(slot.echo);
         let has_scale = SynOffer::from_bits(head.number as u8).scale.is_some();
-        splice::bind(
-            &entry,
-            Binding::bound(generation, head.number, time, has_scale),
-        );
+        let binding = Binding::bound(generation, head.number, time, has_scale);
+        let header = match head.flags & HELLO_HAS_HEADER {
+            0 => 0,
+            _ => match lb_make_header(flow_id, index) {
+                0 => UNMADE,
+                bytes => bytes as u16,
+            },
+        };
+        splice::bind(&entry, binding.with_header(header));
     }
     0
 }
 
-/// The flow that the hello in the slot with this index has opened before, and whose backend has not answered, as [`Begun`]. A
+/// The flow that the hello in the slot with this index has opened before, and whose backend has not got it, as [`Begun`]. A
 /// subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -212,6 +227,11 @@ fn send(ctx: &XdpContext, id: u16, flow_id: u32, index: u32) -> Result<Verdict, 
     let network = NetworkRef::of(id)?;
     let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
     let slot = ClaimedSlot::read(index).ok_or(DropReason::RecordMissing)?;
+    let binding = splice::bound(&entry, entry.word()).ok_or(DropReason::FlowRace)?;
+    let [header, _] = slot.head.header;
+    if binding.header() != header {
+        return Err(DropReason::Malformed);
+    }
     let syn = BackendSyn::new(&entry, &slot.head, &network)?;
     if syn.write(ctx).is_none() {
         ClaimedSlot::set_copies(index, [0, 1]);

@@ -8,7 +8,7 @@ use lb_common::{
 };
 
 use super::{
-    backend_syn::{BackendSyn, is_of},
+    backend_syn::{BackendSyn, awaited, is_of},
     bind::forget,
     slot::ClaimedSlot,
 };
@@ -72,5 +72,6 @@ fn end(
         return None;
     }
     let syn = BackendSyn::new(&entry, head, network).ok()?;
-    forget(&entry, word, key).then(|| syn.reset())
+    let awaited = awaited(&entry, word);
+    forget(&entry, word, key).then(|| syn.reset(awaited))
 }

@@ -13,7 +13,7 @@ use aya_ebpf::{
 use lb_common::{
     addr::{Be16, Be32},
     late_binding::HelloSegment,
-    maps::{flow::FlowKey, network::Network},
+    maps::{flow::FlowKey, hello::HelloPart, network::Network},
     verdict::Verdict,
     wire::{N32, Packet, Tag, header::Ethernet},
 };
@@ -85,7 +85,7 @@ fn segment(ctx: &XdpContext) -> Option<()> {
     }
     let key = entry.key(entry.word());
     let mut slot = ClaimedSlot::claim(&key).ok()?;
-    let written = match entry.word().is_binding() {
+    let written = match entry.word().is_binding() && slot.copies()[0] != HelloPart::Header as u16 {
         true => opening(ctx, &entry, &key, &mut slot),
         false => hello(ctx, network, &entry, [acknowledgment, echo], &mut slot),
     };
@@ -125,6 +125,7 @@ fn hello(
 ) -> Option<()> {
     let state = entry.word();
     let binding = *splice::bound(entry, state)?;
+    let part = next(slot)?;
     let head = slot.head();
     let number = acknowledgment.get().wrapping_sub(1);
     let is_kept =
@@ -137,20 +138,20 @@ fn hello(
         to: entry.backend(),
         acknowledgment: acknowledgment.get(),
         echo,
-        is_second: next(slot)?,
+        part,
     };
     let (bytes, _) = segment.frame_bytes(slot.head());
     resize(ctx, bytes)?;
     write(ctx, network, entry, &segment, slot)
 }
 
-/// Whether the next copy of a frame is the second segment; `None` if there is to be none.
+/// What the next copy of a frame becomes; `None` if there is to be none.
 #[inline(always)]
-fn next(slot: &mut ClaimedSlot) -> Option<bool> {
+fn next(slot: &mut ClaimedSlot) -> Option<HelloPart> {
     let [next, end] = *slot.copies();
     if next >= end {
         return None;
     }
     *slot.copies() = [next + 1, end];
-    Some(next != 0)
+    Some(HelloPart::of(next))
 }

@@ -5,7 +5,7 @@ use lb_common::{
     maps::{
         flow::FlowKey,
         hello::{
-            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, MAX_HELLO_AGE,
+            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, HelloPart, MAX_HELLO_AGE,
             MAX_HELLO_BYTES, MAX_PIECE_BYTES, StoredSegment, goes_on,
         },
     },
@@ -102,7 +102,7 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
     let has_rest =
         is_same && !is_repeated && head.is_in_two() && head.lengths[0] == piece.length as u16;
     let rest = if has_rest {
-        head.segment(true)
+        head.segment(HelloPart::Second)
     } else {
         StoredSegment::NONE
     };
@@ -129,6 +129,7 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
         announced: vip_offer::of(vip.service()).announced(network.mss),
         mac,
         flags: has_times | has_sums,
+        header: [0; 2],
     };
     *slot.echo() = echo;
     let loaded = slot.load::<MAX_HELLO_BYTES>(ctx, piece.at, 0, piece.length);

@@ -30,9 +30,9 @@ pub(super) fn write(
     slot: &mut ClaimedSlot,
 ) -> Option<()> {
     let backend = BACKENDS.get(entry.backend_id())?;
-    let stored = slot.head().segment(segment.is_second);
+    let stored = slot.head().segment(segment.part);
     let (_, data) = segment.frame_bytes(slot.head());
-    slot.store(ctx, data as u32, stored).ok()?;
+    slot.store(ctx, data as u32, segment.part, stored).ok()?;
     let xdp = Xdp::new(ctx);
     let ethernet: &Ethernet = xdp.header(0)?;
     nat::address_frame(ethernet, network.mac, backend.next_hop);

@@ -1,4 +1,5 @@
-//! The backend of a bound flow answers: its SYN-ACK becomes the client's hello.
+//! The backend of a bound flow answers: its SYN-ACK becomes the client's hello. Or it becomes the header that this backend gets in
+//! front of it; then the ACK of that becomes the hello, and nothing of the backend comes to the client before.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
@@ -6,6 +7,7 @@ use lb_common::{
     conntrack::FlowState,
     late_binding::{End, HelloSegment, has_agreed, is_taken},
     maps::{
+        hello::HelloPart,
         network::{NETWORK_AT_ONCE, Network},
         splice::{BOUND_HAS_SCALE, BOUND_HAS_TIMES, Binding},
         vip_offer::{VipOffer, taken},
@@ -16,13 +18,13 @@ use lb_common::{
     },
     wire::{
         L4,
-        header::{ACK, RST, SYN},
+        header::{ACK, FIN, RST, SYN},
         parse_ipv4,
     },
 };
 
 use super::{
-    backend_syn::{is_of, snat_end},
+    backend_syn::{awaited, is_of, snat_end},
     clone,
     hello_segment::{resize, write},
     slot::ClaimedSlot,
@@ -60,31 +62,53 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason
     let acknowledged = tcp.acknowledgment.get().get();
     let from = snat_end(&entry)?;
     let (_, asked) = entry.acks();
-    let is_answer = flags & ACK != 0 && acknowledged == asked;
     if flags & RST != 0 {
-        return match is_answer {
+        let is_refusal = flags & ACK != 0 && acknowledged == awaited(&entry, entry.word());
+        return match is_refusal {
             true => Ok(refused(&entry)),
             // Nothing that the flow has to do with.
             false => Err(DropReason::ReplyUnexpected),
         };
     }
     let held = HeldFlow::hold(entry)?;
+    let answer = held.answer(flags, asked.wrapping_sub(acknowledged), frame.payload);
     // Not before: what only some ways have is not kept over others.
-    match (flags & SYN, offer.options()) {
-        (SYN, Some(options)) if is_answer => {
+    match (answer, offer.options()) {
+        (Answer::Syn | Answer::WithoutHeader | Answer::WithHeader, Some(options)) => {
             let said = Said {
                 from,
                 number,
                 options,
+                answer,
             };
             meet(ctx, &network, held, said).map(|verdict| Outcome::of(Ok(verdict)))
         }
-        // Of an earlier connection from this port, that the backend has not forgotten: it gets a reset.
+        (Answer::Early, _) => {
+            held.release();
+            Ok(Outcome::of(Ok(Verdict::Consumed)))
+        }
+        // Of an earlier connection from this port, that the backend has not forgotten; or the backend does not like the
+        // header: it gets a reset.
         _ => {
             held.give_up(HELLO_UNANSWERED);
             Err(DropReason::NoFlow)
         }
     }
+}
+
+/// What a segment of its backend is for a flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// The SYN-ACK.
+    Syn,
+    /// An ACK of a backend that has none of its header.
+    WithoutHeader,
+    /// That of one that has it. What else is in there the backend repeats.
+    WithHeader,
+    /// What a backend says before, and repeats.
+    Early,
+    /// None.
+    None,
 }
 
 /// The flow goes to another backend, or its client's hello to userspace.
@@ -117,6 +141,33 @@ impl HeldFlow {
             }),
             false => Err(DropReason::FlowRace),
         }
+    }
+
+    /// What a segment with these flags is, that acknowledges all that the backend gets in front of the hello but for so many
+    /// bytes, and has so many itself.
+    #[inline(always)]
+    fn answer(&self, flags: u8, behind: u32, payload: u16) -> Answer {
+        let header = u32::from(self.binding.header());
+        if flags & (SYN | ACK) == SYN | ACK && behind == header {
+            return Answer::Syn;
+        }
+        if flags & (SYN | FIN | ACK) != ACK || !self.binding.is_greeted() || behind > header {
+            return Answer::None;
+        }
+        if behind == 0 {
+            return Answer::WithHeader;
+        }
+        match payload == 0 && behind == header {
+            true => Answer::WithoutHeader,
+            false => Answer::Early,
+        }
+    }
+
+    /// Leaves it as it is.
+    #[inline(always)]
+    fn release(self) {
+        // Or it was ended meanwhile.
+        let _released = self.entry.swap(self.word, self.word.release());
     }
 
     /// Ends it, and gives userspace its hello, which goes on from there.
@@ -152,21 +203,32 @@ impl HeldFlow {
         DropReason::NoFlow
     }
 
-    /// The backend has answered: its word is that of a flow then.
+    /// The backend has answered: its word is that of a flow then, if it gets the hello now.
     #[inline(always)]
-    fn meet(&self, said: &Said, has_rest: bool) -> Result<(), DropReason> {
-        let Said {
-            number, options, ..
-        } = *said;
-        let time = options.time.unwrap_or_default().get();
-        let scale = options.offer.scale.unwrap_or(0);
-        let mut binding = self.binding.answered(number, time, scale);
+    fn meet(
+        &self,
+        said: &Said,
+        number: u32,
+        part: HelloPart,
+        has_rest: bool,
+    ) -> Result<(), DropReason> {
+        let time = said.options.time.unwrap_or_default().get();
+        let scale = said.options.offer.scale.unwrap_or(0);
+        let mut binding = self.binding;
+        if !binding.is_greeted() {
+            binding = binding.answered(number, time, scale);
+        }
+        self.entry.touch_reply();
+        if part == HelloPart::Header {
+            splice::bind(&self.entry, binding.greeted());
+            let is_released = self.entry.swap(self.word, self.word.release());
+            return is_released.then_some(()).ok_or(DropReason::FlowRace);
+        }
         if has_rest {
             binding = binding.with_rest();
         }
         splice::bind(&self.entry, binding);
         self.entry.set_ack_request(number.wrapping_add(1));
-        self.entry.touch_reply();
         if !self.entry.swap(self.word, self.word.meet()) {
             return Err(DropReason::FlowRace);
         }
@@ -177,12 +239,14 @@ impl HeldFlow {
     }
 }
 
-/// What a backend's SYN-ACK has, and what it is sent by.
+/// What a backend's answer has, and the end that it is for.
 #[derive(Clone, Copy)]
 struct Said {
     from: End,
+    /// Its number: of a SYN-ACK, that of its SYN.
     number: u32,
     options: SynOptions,
+    answer: Answer,
 }
 
 #[inline(always)]
@@ -193,20 +257,30 @@ fn meet(
     said: Said,
 ) -> Result<Verdict, DropReason> {
     let key = held.entry.key(held.word);
-    let segment = HelloSegment {
-        from: said.from,
-        to: held.entry.backend(),
-        acknowledgment: said.number.wrapping_add(1),
-        echo: said.options.time.unwrap_or_default(),
-        is_second: false,
+    let part = match said.answer {
+        Answer::WithoutHeader => HelloPart::Header,
+        Answer::Syn if held.binding.header() != 0 => HelloPart::Header,
+        _ => HelloPart::First,
     };
     let takes = taken(said.options.mss, network.mss);
     let mut slot = ClaimedSlot::claim(&key).ok();
     let kept = slot.as_mut().map(ClaimedSlot::head);
     let kept = kept.filter(|head| is_of(&held.entry, held.word, head));
     let is_kept = kept.is_some();
+    // An ACK may stand behind data that the backend has sent, and repeats.
+    let number = match (&kept, held.binding.is_greeted()) {
+        (Some(head), true) => head.number.wrapping_sub(held.binding.sequence),
+        _ => said.number,
+    };
+    let segment = HelloSegment {
+        from: said.from,
+        to: held.entry.backend(),
+        acknowledgment: number.wrapping_add(1),
+        echo: said.options.time.unwrap_or_default(),
+        part,
+    };
     let is_taken = kept.is_none_or(|head| is_taken(head, takes));
-    if !is_taken || !has_agreed(&held.binding, said.options) {
+    if said.answer == Answer::Syn && !(is_taken && has_agreed(&held.binding, said.options)) {
         if let Some(slot) = slot {
             slot.leave();
         }
@@ -214,12 +288,12 @@ fn meet(
     }
     let Some(mut slot) = slot else {
         // Another hello is being written there.
-        held.meet(&said, false)?;
+        held.meet(&said, number, part, false)?;
         return Ok(repeated(key.network));
     };
-    let is_in_two = is_kept && slot.head().is_in_two();
+    let is_in_two = is_kept && part == HelloPart::First && slot.head().is_in_two();
     let is_at_once = is_in_two && network.flags & NETWORK_AT_ONCE != 0;
-    let met = held.meet(&said, is_in_two && !is_at_once);
+    let met = held.meet(&said, number, part, is_in_two && !is_at_once);
     let sent = met.map(|()| match (is_kept, is_at_once) {
         (false, _) => None,
         (true, true) => copies(ctx, held.entry.id, &segment, 2, &mut slot).map(Ok),
@@ -253,7 +327,7 @@ pub(super) fn send(
             Some(emit::back(ctx, network))
         }
         None => {
-            let end = u16::from(segment.is_second) + 1;
+            let end = segment.part as u16 + 1;
             copies(ctx, entry.id, segment, end, slot).map(Ok)
         }
     }
@@ -261,14 +335,14 @@ pub(super) fn send(
 
 /// Sends a copy of the frame for this segment, and for each behind it before the one with the number `end`.
 #[inline(always)]
-fn copies(
+pub(super) fn copies(
     ctx: &XdpContext,
     flow_id: u32,
     segment: &HelloSegment,
     end: u16,
     slot: &mut ClaimedSlot,
 ) -> Option<Verdict> {
-    *slot.copies() = [segment.is_second.into(), end];
+    *slot.copies() = [segment.part as u16, end];
     let words = [Be32::new(segment.acknowledgment), segment.echo];
     clone::send(ctx, flow_id, words)
 }

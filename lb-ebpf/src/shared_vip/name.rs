@@ -7,9 +7,10 @@ use core::mem::offset_of;
 use lb_common::{
     client_hello::glance::{self, HelloBytes, MAX_GLANCE, NamePlace, SeenExtensions},
     maps::{
-        hello::HelloSlot,
+        hello::{HELLO_HAS_HEADER, HelloSlot},
         server_name::{
-            BY_CLASS, MAX_NAME_BYTES, NameKey, OTHER_CLIENTS, PoolRoute, UNDER, first_label,
+            BY_CLASS, MAX_NAME_BYTES, NameKey, OTHER_CLIENTS, PoolRoute, UNDER, WITH_HEADER,
+            first_label,
         },
         service::Service,
         splice::SpliceName,
@@ -57,11 +58,48 @@ pub(super) fn route(index: u32, service: &Service) -> Result<PoolRoute, u32> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_route(index: u32, service: u32, classes: u32) -> u64 {
-    let route = find(index, service, classes).unwrap_or_else(|note| PoolRoute {
-        flags: note as u16,
-        ..PoolRoute::default()
-    });
-    route.raw()
+    match find(index, service, classes) {
+        Ok(route) => {
+            note_header(index, route.flags & WITH_HEADER != 0);
+            route.raw()
+        }
+        Err(note) => {
+            let flags = note as u16;
+            let none = PoolRoute {
+                flags,
+                ..PoolRoute::default()
+            };
+            none.raw()
+        }
+    }
+}
+
+/// Notes whether the backends of the hello in the slot with this index get a header.
+#[inline(always)]
+fn note_header(index: u32, has_header: bool) {
+    if let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) {
+        // SAFETY: a live value of an array map, whose claim the caller has.
+        let flags = unsafe { &raw mut (*slot).head.flags };
+        // SAFETY: as above.
+        let others = unsafe { flags.read_volatile() } & !HELLO_HAS_HEADER;
+        let flag = if has_header { HELLO_HAS_HEADER } else { 0 };
+        // SAFETY: as above.
+        unsafe { flags.write_volatile(others | flag) };
+    }
+}
+
+/// Writes the name in the hello of the slot with this index into its key: the length, or 0 of none.
+#[inline(always)]
+pub(super) fn set_whole_name(index: u32) -> u32 {
+    let Some(NamePlace {
+        name_at,
+        name_length,
+    }) = seen(lb_glance(index))
+    else {
+        return 0;
+    };
+    lb_set_name(index, name_at.into(), name_length.into());
+    name_length.into()
 }
 
 #[inline(always)]

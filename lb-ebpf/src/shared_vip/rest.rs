@@ -5,6 +5,7 @@ use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::Be32,
     late_binding::HelloSegment,
+    maps::hello::HelloPart,
     verdict::{DropReason, Verdict},
     wire::{
         L4,
@@ -57,17 +58,14 @@ fn rest(ctx: &XdpContext, flow_id: u32) -> Option<Result<Verdict, DropReason>> {
         to: entry.backend(),
         acknowledgment: sequence,
         echo: Be32::new(times.map_or(0, |times| times.value)),
-        is_second: true,
+        part: HelloPart::Second,
     };
     if frame.payload != 0 || tcp.flags.get() & (SYN | FIN | RST | ACK) != ACK {
         return None;
     }
     let mut slot = ClaimedSlot::claim(&key).ok()?;
     let head = slot.head();
-    let behind_first = head
-        .isn
-        .wrapping_add(1)
-        .wrapping_add(head.segment(true).at.into());
+    let behind_first = head.number_of(HelloPart::Second);
     let is_due = head.key == key
         && head.number == number
         && head.is_in_two()

@@ -10,10 +10,11 @@ use lb_common::{
     maps::{
         flow::{FlowKey, PackedKey},
         hello::{
-            HELLO_SLOTS as COUNT, HelloHead, HelloSlot, MAX_HELLO_BYTES, MAX_PIECE_BYTES,
-            StoredSegment,
+            HELLO_SLOTS as COUNT, HelloHead, HelloPart, HelloSlot, MAX_HELLO_BYTES,
+            MAX_PIECE_BYTES, StoredSegment,
         },
     },
+    proxy_header::ROOM,
     verdict::DropReason,
 };
 
@@ -87,7 +88,7 @@ impl ClaimedSlot {
         length: u32,
     ) -> Result<(), DropReason> {
         // One less, and then one more: the verifier sees that there is a byte.
-        let (beyond_first, at) = (compared_anew(length.wrapping_sub(1)), compared_anew(at));
+        let (beyond_first, at) = (anew(length.wrapping_sub(1)), anew(at));
         if beyond_first >= u64::from(MOST) || at > u64::from(MAX_HELLO_BYTES - MOST) {
             return Err(DropReason::HelloUnordered);
         }
@@ -117,7 +118,7 @@ impl ClaimedSlot {
         unsafe { &mut (*self.slot).echo }
     }
 
-    /// Which segment the next copy of a frame becomes, and behind which one there is none.
+    /// Which part the next copy of a frame becomes, and before which one there is none.
     #[inline(always)]
     pub(super) fn copies(&mut self) -> &mut [u16; 2] {
         // SAFETY: as for `head`.
@@ -135,14 +136,18 @@ impl ClaimedSlot {
         }
     }
 
-    /// Copies the bytes of a segment to the place `at` of the frame, which has room for them.
+    /// Copies the bytes of a part to the place `at` of the frame, which has room for them.
     #[inline(always)]
     pub(super) fn store(
         &self,
         ctx: &XdpContext,
         at: u32,
+        part: HelloPart,
         stored: StoredSegment,
     ) -> Result<(), DropReason> {
+        if part == HelloPart::Header {
+            return self.store_header(ctx, at, stored.length.into());
+        }
         match stored.at {
             0 => self.store_from::<MAX_HELLO_BYTES>(ctx, at, 0, stored.length.into()),
             from => self.store_from::<MAX_PIECE_BYTES>(ctx, at, from.into(), stored.length.into()),
@@ -157,8 +162,8 @@ impl ClaimedSlot {
         from: u32,
         length: u32,
     ) -> Result<(), DropReason> {
-        let beyond_first = compared_anew(length.wrapping_sub(1));
-        let from = compared_anew(from);
+        let beyond_first = anew(length.wrapping_sub(1));
+        let from = anew(from);
         if beyond_first >= u64::from(MOST) || from > u64::from(MAX_HELLO_BYTES - MOST) {
             return Err(DropReason::Malformed);
         }
@@ -167,6 +172,24 @@ impl ClaimedSlot {
         let bytes = unsafe { &raw mut (*self.slot).bytes }.cast::<u8>();
         let bytes = bytes.wrapping_add(from as usize);
         // SAFETY: the bytes are inside the slot, as was compared above; the helper refuses what is not in the frame.
+        let done = unsafe { bpf_xdp_store_bytes(ctx.ctx, at, bytes.cast(), length) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(DropReason::Malformed)
+        }
+    }
+
+    #[inline(always)]
+    fn store_header(&self, ctx: &XdpContext, at: u32, length: u32) -> Result<(), DropReason> {
+        let beyond_first = anew(length.wrapping_sub(1));
+        if beyond_first >= ROOM as u64 {
+            return Err(DropReason::Malformed);
+        }
+        let length = beyond_first as u32 + 1;
+        // SAFETY: as for `head`.
+        let bytes = unsafe { &raw mut (*self.slot).header };
+        // SAFETY: no more bytes than the header has; the helper refuses what is not in the frame.
         let done = unsafe { bpf_xdp_store_bytes(ctx.ctx, at, bytes.cast(), length) };
         if done == 0 {
             Ok(())
@@ -187,7 +210,7 @@ impl ClaimedSlot {
     /// Gives userspace the head and the bytes.
     #[inline(always)]
     pub(super) fn submit(&mut self) -> Result<(), DropReason> {
-        let length = compared_anew(self.head().bytes());
+        let length = anew(self.head().bytes());
         if length > u64::from(MAX_HELLO_BYTES) {
             return Err(DropReason::Malformed);
         }
@@ -227,7 +250,7 @@ extern "C" fn lb_slot_of(ends: u64, rest: u64) -> u32 {
 /// The same number. What the compiler knows of it, and the verifier does not, is forgotten: so it is compared in the
 /// register that a helper gets.
 #[inline(always)]
-fn compared_anew(number: u32) -> u64 {
+pub(super) fn anew(number: u32) -> u64 {
     let mut number = u64::from(number);
     // SAFETY: no instruction.
     unsafe { core::arch::asm!("", inlateout("r1") number) };

@@ -14,13 +14,16 @@ use ipnet::{IpNet, Ipv4Net};
 use lb_common::{
     addr::Be32,
     client_hello::glance::MAX_GLANCE,
-    maps::server_name::{BY_CLASS, NameKey, OTHER_CLIENTS, PoolRoute, UNDER, class, key},
+    maps::server_name::{
+        BY_CLASS, NameKey, OTHER_CLIENTS, PoolRoute, UNDER, WITH_HEADER, class, key,
+    },
     server_name::ServerName,
 };
 
 use crate::{
     config::{
-        Config, Ech, LateBinding, NameRoute as Route, Pool, Service, Sni, SynCookies, Target, To,
+        Config, Ech, LateBinding, NameRoute as Route, Pool, ProxyProtocol, Service, Sni,
+        SynCookies, Target, To,
     },
     model::{
         registry::{Ids, Kind},
@@ -189,12 +192,16 @@ fn pool(route: &Route, config: &Config, ids: &Ids) -> Option<(u32, u16)> {
     };
     let pool = config.pool(name).filter(|pool| takes(pool))?;
     let flags = u16::try_from(pool.balance.flag()).ok()?;
-    Some((ids.get(Kind::Pool, name)?, flags))
+    let header = match pool.proxy_protocol {
+        Some(ProxyProtocol::V2) => WITH_HEADER,
+        None => 0,
+    };
+    Some((ids.get(Kind::Pool, name)?, flags | header))
 }
 
 /// Whether the data plane can open connections to the backends of a pool, which are of IPv4.
 const fn takes(pool: &Pool) -> bool {
-    pool.proxy_protocol.is_none() && pool.source_timeout.is_none()
+    pool.source_timeout.is_none()
 }
 
 #[cfg(test)]
@@ -227,7 +234,7 @@ services:
         - { names: [g.example], pool: one, from: [192.168.203.0/25, 192.168.203.200/32] }
         - { names: [g.example], pool: head, from: [192.168.203.0/26] }
         - { names: [g.example], pool: two }
-        - { names: [k.example, \"*.k.example\"], pool: head, from: [192.168.203.0/26] }
+        - { names: [k.example, \"*.k.example\"], pool: kept, from: [192.168.203.0/26] }
         - { names: [k.example, \"*.k.example\"], pool: two, from: [192.168.203.0/24] }
         - { regex: [\"h.*\"], pool: one }
         - { no_name: true, pool: one }
@@ -259,7 +266,8 @@ services:
         }
         assert_eq!(of("a.example", UNDER), Some((1, 0)));
         assert_eq!(of("b.example", 0), Some((2, 4)));
-        for name in ["d.example", "e.example", "f.example"] {
+        assert_eq!(of("d.example", 0), Some((3, WITH_HEADER)));
+        for name in ["e.example", "f.example"] {
             assert_eq!(of(name, 0), Some((0, 0)), "{name} is the process's");
         }
     }
@@ -290,7 +298,7 @@ services:
         {
             assert_eq!(of_class("g.example", class, 0), pool, "{class}");
         }
-        // Those of a pool with the header of the PROXY protocol are the process's, and so are those that get nothing.
+        // Those of a pool that the data plane cannot use are the process's, and so are those that get nothing.
         for kind in [0, UNDER] {
             let pools = classes.map(|class| of_class("k.example", class, kind));
             assert_eq!(pools, [two, two, None, two]);

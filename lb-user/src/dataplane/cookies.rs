@@ -1,12 +1,20 @@
 //! The keys of SYN cookies, in the data plane's memory.
 
-use std::{io, path::Path, sync::atomic::Ordering};
+use std::{
+    io,
+    path::Path,
+    sync::atomic::Ordering,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::Result;
 use lb_common::maps::cookies::{COOKIE_KEYS, CookieKey, CookieKeys};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{flows::coarse_now, mapped::MappedArray};
+use super::{
+    flows::{coarse_now, monotonic_us},
+    mapped::MappedArray,
+};
 
 /// The mapped array `COOKIES`. One process writes it at a time.
 #[derive(Debug)]
@@ -20,6 +28,7 @@ const BEAT: usize = 1;
 /// Of those of eight bytes: the first of the key of an even epoch, and of an odd one.
 const EVEN: usize = 1;
 const ODD: usize = 3;
+const ZERO_TIME: usize = 5;
 
 impl Cookies {
     /// Maps the array that is pinned in `folder`, and makes keys if there are none: others would refuse clients that were
@@ -77,12 +86,23 @@ impl Cookies {
         Ok(())
     }
 
-    /// Notes that a process takes hellos.
+    /// Notes that a process takes hellos, and what time it is.
     pub fn beat(&self) {
+        if let Some(word) = self.keys.long_word(COOKIE_KEYS, ZERO_TIME) {
+            word.store(zero_time(), Ordering::Relaxed);
+        }
         if let (Some(beat), Ok(now)) = (self.keys.word(COOKIE_KEYS, BEAT), coarse_now()) {
             beat.store(now, Ordering::Relaxed);
         }
     }
+}
+
+/// Unix time in milliseconds at the zero of the monotonic clock.
+fn zero_time() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let running = Duration::from_micros(monotonic_us());
+    let zero = since.unwrap_or_default().saturating_sub(running);
+    u64::try_from(zero.as_millis()).unwrap_or_default()
 }
 
 fn copy(from: &MappedArray<CookieKeys>, to: &MappedArray<CookieKeys>) {
@@ -132,12 +152,15 @@ mod tests {
             assert_ne!(now.key(epoch), CookieKey::default());
             assert_ne!(now.key(epoch), before.key(epoch));
             assert_eq!(now.key(epoch - 1), before.key(epoch - 1));
-            assert_eq!(now.beat, 0);
+            assert_eq!((now.beat, now.zero_time), (0, 0));
             before = now;
         }
         cookies.beat();
         let now = coarse_now().unwrap();
         assert!(now.wrapping_sub(read().beat) < 1000);
+        let noted = Duration::from_millis(read().zero_time) + Duration::from_micros(monotonic_us());
+        let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(real.abs_diff(noted) < Duration::from_secs(1), "{noted:?}");
         assert_eq!(read().keys, before.keys);
     }
 }

@@ -55,6 +55,22 @@ impl Teller {
         })
     }
 
+    /// The same behind a header of the PROXY protocol, version 2, without which it says nothing; it says the client's address
+    /// as well, behind a blank.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_behind_header(netns: &Netns, address: SocketAddrV4, name: &str) -> Result<Self> {
+        Self::serving(netns, address, name, |stream, name| {
+            if let Ok(Some(client)) = client_of_header(stream) {
+                let name = name.strip_suffix(&[END]).unwrap_or(name);
+                let client = client.to_string();
+                serve(stream, &[name, b" ", client.as_bytes(), &[END]].concat());
+            }
+        })
+    }
+
     fn serving(
         netns: &Netns,
         address: SocketAddrV4,
@@ -91,6 +107,24 @@ impl Drop for Teller {
             process::complain(format_args!("a teller: {error:#}"));
         }
     }
+}
+
+/// Reads a header of TCP over IPv4: its client; none if it is something else.
+fn client_of_header(mut stream: &TcpStream) -> std::io::Result<Option<SocketAddrV4>> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    let mut fixed = [0; 16];
+    stream.read_exact(&mut fixed)?;
+    let [signature @ .., high, low] = fixed;
+    if signature != *b"\r\n\r\n\0\r\nQUIT\n\x21\x11" {
+        return Ok(None);
+    }
+    let mut rest = vec![0; u16::from_be_bytes([high, low]).into()];
+    stream.read_exact(&mut rest)?;
+    let [a, b, c, d, _, _, _, _, high, low, ..] = rest[..] else {
+        return Ok(None);
+    };
+    let port = u16::from_be_bytes([high, low]);
+    Ok(Some(SocketAddrV4::new([a, b, c, d].into(), port)))
 }
 
 fn serve(mut stream: &TcpStream, name: &[u8]) {

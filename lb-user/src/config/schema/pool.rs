@@ -31,8 +31,8 @@ section! {
         /// `v2`: each connection to a backend begins, before the client's own bytes, with a header of the PROXY
         /// protocol: client, VIP, with `sni` the requested name, and a unique id `SNATIP:PORT-MILLISECONDS` for `lb
         /// who`, or that of a proxy in front. Backends must expect it, also from checks of their own port, whose header
-        /// has no client. lb accepts these connections itself and hands them over to the data plane, also those of a
-        /// service with `pool`. Not for udp listeners. `none`: no header, where the defaults have `v2`.
+        /// has no client. With `sni` XDP sends it (`late_binding`); the connections of a service with `pool` are accepted by the
+        /// process, which hands them over. Not for udp listeners. `none`: no header, where the defaults have `v2`.
         optional proxy_protocol: Header = "none",
         /// Keys that the parts of a cluster have, too.
         optional care: All<Care>,

@@ -311,6 +311,23 @@ impl<'t> Lb<'t> {
         self.ask_list(&["drops"], "drops")
     }
 
+    /// The same in a line, for what a test that fails says; or why it cannot be known.
+    pub fn drops_in_a_line(&self) -> String {
+        let line = |drop: DropCount| {
+            let DropCount {
+                hook,
+                network,
+                reason,
+                ..
+            } = &drop;
+            format!("{hook} {network} {reason} {}", drop.dropped)
+        };
+        match self.drops() {
+            Ok(drops) => drops.into_iter().map(line).collect::<Vec<_>>().join(", "),
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
     /// How many packets were dropped at NICs for `reason`, by its label.
     ///
     /// # Errors

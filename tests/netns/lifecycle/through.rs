@@ -293,7 +293,8 @@ fn go_through(dice: &mut Dice) -> Result<()> {
         tier: tier(),
         before: Vec::new(),
     };
-    course.go(dice)?;
+    let went = course.go(dice);
+    went.with_context(|| format!("drops: {}", course.lb.drops_in_a_line()))?;
     course.loads.end()
 }
 

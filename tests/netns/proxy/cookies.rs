@@ -185,7 +185,7 @@ fn a_client_waits_for_the_next_process() -> Result<()> {
 fn a_port_may_have_one_connection_after_the_other() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = teller(&topology.nodes[2], "right")?;
-    let _lb = Lb::start(&topology, &config(&topology, always()))?;
+    let lb = Lb::start(&topology, &config(&topology, always()))?;
     let client = topology.client();
     let from = SocketAddrV4::new(client.address, 41_000);
     let hello = named(b"c.lab");
@@ -197,7 +197,7 @@ fn a_port_may_have_one_connection_after_the_other() -> Result<()> {
         let mut name = [0; 5];
         stream
             .read_exact(&mut name)
-            .with_context(|| format!("round {round}"))?;
+            .with_context(|| format!("round {round}; drops: {}", lb.drops_in_a_line()))?;
         assert_eq!(&name, b"right");
         // Of a socket that closes in peace the port is not free for a minute.
         reset(stream)?;

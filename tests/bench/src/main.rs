@@ -78,6 +78,7 @@ enum Which {
     Bulk,
     Connections,
     Sni,
+    Flood,
     Threads,
     Size,
 }
@@ -190,6 +191,7 @@ impl Which {
             Self::Bulk => suites::bulk::measure(plan),
             Self::Connections => suites::connections::measure(plan),
             Self::Sni => suites::sni::measure(plan),
+            Self::Flood => suites::flood::measure(plan),
             Self::Threads => suites::threads::measure(plan),
             Self::Size => suites::size::measure(plan),
         }

@@ -3,6 +3,7 @@
 pub(crate) mod bulk;
 pub(crate) mod connections;
 pub(crate) mod cpus;
+pub(crate) mod flood;
 pub(crate) mod packets;
 pub(crate) mod program;
 pub(crate) mod size;

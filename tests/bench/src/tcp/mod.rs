@@ -5,6 +5,7 @@ pub(crate) mod carrier;
 pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod cost;
+pub(crate) mod flood;
 pub(crate) mod http;
 pub(crate) mod server;
 pub(crate) mod several;

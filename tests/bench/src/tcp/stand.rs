@@ -42,20 +42,20 @@ pub(super) const CLIENT_COUNT: u8 = 16;
 #[derive(Debug)]
 pub(crate) struct Stand<'p> {
     pub(crate) way: Way,
-    path: &'p Path,
+    pub(super) path: &'p Path,
     carrier: Carrier<'p>,
     server: Process,
     _wire: Wire,
     speech: Speech,
     /// Connections that were made.
     pub(crate) made: u64,
-    cpus: Cpus,
+    pub(super) cpus: Cpus,
 }
 
 /// Which process runs where, and spends what.
 #[derive(Debug)]
-struct Cpus {
-    client: usize,
+pub(super) struct Cpus {
+    pub(super) client: usize,
     /// Of the carrier: its process and the kernel's threads that work for it alone.
     carrier: Spenders,
     /// Of all others but the client.

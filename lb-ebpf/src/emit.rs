@@ -8,7 +8,7 @@ use lb_common::{
     wire::{Frame, Ip, Tag},
 };
 
-use crate::{frame::vlan, lookup::network_by_id, reject};
+use crate::{frame::vlan, lookup::network_by_id, maps::EGRESS, reject};
 
 /// The network with this id, if the frame may go on to it. Call it after the frame has a flow or policy has
 /// admitted it, so that other senders cannot probe MTU and hops; and before the frame changes any flow state.
@@ -37,7 +37,7 @@ pub(crate) fn out(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropRe
     if network.ifindex == ctx.ingress_ifindex() as u32 {
         return Ok(Verdict::Transmitted);
     }
-    redirect(network.ifindex)?;
+    to_nic(network.ifindex)?;
     Ok(Verdict::Forwarded)
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropR
     if network.vlan != 0 {
         vlan::put_on(ctx, Tag::of(network.vlan))?;
     }
-    redirect(network.ifindex)?;
+    to_nic(network.ifindex)?;
     Ok(Verdict::Returned)
 }
 
@@ -60,6 +60,19 @@ pub(crate) fn back(ctx: &XdpContext, network: &Network) -> Result<Verdict, DropR
 pub(crate) fn to_cell(network: &Network) -> Result<Verdict, DropReason> {
     redirect(network.cell_ifindex)?;
     Ok(Verdict::Delivered)
+}
+
+/// Sends the frame, as it is, out of the NIC with this index.
+///
+/// By a map of devices, whose program makes copies of frames segments (`shared_vip::clone`): what one poll sends to a NIC is a
+/// queue, which has the program of its first frame for all of them.
+#[inline(always)]
+fn to_nic(ifindex: u32) -> Result<(), DropReason> {
+    match EGRESS.redirect(ifindex, 0) {
+        Ok(_) => Ok(()),
+        // One that userspace has not written yet.
+        Err(_) => redirect(ifindex),
+    }
 }
 
 /// Sends the frame, as it is, to the interface with this index.

@@ -3,7 +3,9 @@
 
 use aya_ebpf::{
     bindings::{BPF_F_INNER_MAP, BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
-    btf_maps::{Array, ArrayOfMaps, DevMap, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
+    btf_maps::{
+        Array, ArrayOfMaps, DevMap, DevMapHash, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf,
+    },
     macros::btf_map,
 };
 use lb_common::{
@@ -219,6 +221,9 @@ pub(crate) static HELLOS: RingBuf<HelloHead, { HELLO_BUFFER_BYTES as usize }> = 
 /// The NICs of backends, one after the other, and one of them at the end: see `shared_vip::clone`.
 #[btf_map]
 pub(crate) static CLONES: DevMap<{ 1 + MAX_CLONES as usize }> = DevMap::new();
+/// The NICs, by their own numbers: see `emit`.
+#[btf_map]
+pub(crate) static EGRESS: DevMapHash<{ MAX_NETWORKS as usize }> = DevMapHash::new();
 /// Where clients of shared VIPs go that request a name, as `server_name::PoolRoute` is one number.
 #[btf_map]
 pub(crate) static SERVER_NAMES: HashMap<

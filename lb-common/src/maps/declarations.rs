@@ -55,6 +55,8 @@ pub enum MapType {
     ArrayOfMaps = 12,
     /// By index, an interface, and a program for what is sent there.
     DevMap = 14,
+    /// The same, by key.
+    DevMapHash = 25,
     /// A buffer of records that userspace reads as they come.
     RingBuffer = 27,
 }
@@ -106,7 +108,7 @@ const BOTH: &str = "XDP, user";
 const FLOW_IDS: MapSize = Limited("1024 + 56,320 × `snat_addresses`");
 
 /// All of them, in the order of `lb-ebpf/src/maps.rs`.
-pub const MAPS: [MapDeclaration; 52] = [
+pub const MAPS: [MapDeclaration; 53] = [
     hash::<NetworkKey, u32>("NETWORK_IDS", Fixed(2 * MAX_NETWORKS))
         .holds("interface, VLAN", "network id")
         .used(USER, XDP),
@@ -302,6 +304,12 @@ pub const MAPS: [MapDeclaration; 52] = [
             "interface, and the program that makes a segment of a copy of a frame",
         )
         .used(USER, XDP),
+    MapDeclaration::new("EGRESS", MapType::DevMapHash, [WORD, 2 * WORD], Fixed(MAX_NETWORKS))
+        .holds(
+            "interface",
+            "the same, and the program that all frames pass that leave there, if copies do",
+        )
+        .used(USER, XDP),
     hash::<NameKey, u64>("SERVER_NAMES", Fixed(MAX_SERVER_NAMES))
         .as_used()
         .holds(
@@ -462,6 +470,7 @@ impl MapType {
             Self::LpmTrie => "LPM trie",
             Self::ArrayOfMaps => "array of maps",
             Self::DevMap => "map of devices",
+            Self::DevMapHash => "hash of devices",
             Self::RingBuffer => "ring buffer",
         }
     }

@@ -3,8 +3,9 @@
 //! a hello that came in two. So it is with a refusal that has no room for the SYN to the next backend.
 //!
 //! The map has the NICs of backends, each twice, and one of them once more at its end: what it redirects to all of them is
-//! copied but for the last one, which is the frame itself and has no room. A queue of the device has one program for all that one
-//! poll has sent there, so frames of any kind come to it; and a slot says which segment the next copy becomes.
+//! copied but for the last one, which is the frame itself and has no room. A queue of the device has the program of its first frame
+//! for all that one poll has sent there, so all other frames leave by a map with the same program (`emit`), and come to it as well; and a
+//! slot says which segment the next copy becomes.
 
 use aya_ebpf::{
     bindings::{BPF_F_BROADCAST, xdp_action},

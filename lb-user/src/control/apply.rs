@@ -13,6 +13,7 @@ use lb_common::maps::{
     counts, half_open,
     network::NETWORK_STOPPED,
     registry::RegistryKey,
+    service::Service,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
 };
 use tokio::{sync::mpsc::UnboundedReceiver, time};
@@ -262,6 +263,9 @@ impl Live {
             services: maps.services.iter().collect::<Result<HashMap<_, _>, _>>()?,
             ..Current::default()
         };
+        for (key, service) in &current.services {
+            self.clones.note_service(key, service);
+        }
         for (_, id) in ids.of(Kind::Network) {
             let id = u16::try_from(id)?;
             let record = maps.networks.get(&u32::from(id), 0)?;
@@ -448,8 +452,14 @@ impl Live {
             Operation::SetTable(..) => self.set_tables(&operation.table().into_iter().collect())?,
             Operation::SetName(key, route) => maps.set_name(key, *route)?,
             Operation::RemoveName(key) => maps.remove_name(key)?,
-            Operation::SetService(key, service) => maps.services.insert(key, service, 0)?,
-            Operation::RemoveService(key) => maps.services.remove(key)?,
+            Operation::SetService(key, service) => {
+                maps.services.insert(key, service, 0)?;
+                self.clones.note_service(key, service);
+            }
+            Operation::RemoveService(key) => {
+                maps.services.remove(key)?;
+                self.clones.note_service(key, &Service::default());
+            }
             Operation::SetAddress(key, address) => maps.addresses.insert(key, address, 0)?,
             Operation::RemoveAddress(key) => maps.addresses.remove(key)?,
             Operation::AwaitPackets => grace::wait(),

@@ -160,7 +160,7 @@ impl Shape {
             MapType::PerCpuArray => per_cpu_array(room, value, cpus),
             MapType::LpmTrie => trie(used, [key, value]),
             // A pointer each: the entries are few.
-            MapType::DevMap => array(room, 8, false),
+            MapType::DevMap | MapType::DevMapHash => array(room, 8, false),
             MapType::RingBuffer => ring_buffer(room),
         }
     }

@@ -44,7 +44,7 @@ impl RawMap {
             MapType::Array | MapType::PerCpuArray => {
                 self.write(&vec![0; usize::try_from(self.room)? * self.value])
             }
-            MapType::Hash | MapType::LruHash | MapType::LpmTrie => {
+            MapType::Hash | MapType::LruHash | MapType::LpmTrie | MapType::DevMapHash => {
                 let mut keys = self.keys()?.into_iter();
                 keys.try_for_each(|key| self.remove(&key))
             }
@@ -100,6 +100,11 @@ impl RawMap {
                     }
                 }
                 Ok(content)
+            }
+            MapType::DevMapHash => {
+                let keys = self.keys()?.into_iter();
+                let pair = |key: Vec<u8>| Ok((key.clone(), key));
+                keys.map(pair).collect()
             }
             MapType::Queue => {
                 let values = iter::from_fn(|| self.pop().transpose());
@@ -172,6 +177,12 @@ impl RawMap {
                 places
                     .iter()
                     .try_for_each(|index| self.set(&index.to_ne_bytes(), &loopback))
+            }
+            MapType::DevMapHash => {
+                let mut keys = self.keys()?.into_iter();
+                keys.try_for_each(|key| self.remove(&key))?;
+                let loopback = [1_u32, 0].map(u32::to_ne_bytes).concat();
+                self.set(&1_u32.to_ne_bytes(), &loopback)
             }
             // Only programs write them.
             MapType::RingBuf => Ok(()),

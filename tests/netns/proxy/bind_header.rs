@@ -3,7 +3,6 @@
 
 use std::{
     net::{SocketAddr, SocketAddrV4},
-    thread,
     time::Duration,
 };
 
@@ -23,15 +22,11 @@ use lb_tests::{
 
 use crate::proxy::{
     bind::hellos,
+    bind_two::{AT_ONCE, EACH, OUT_OF, at_once},
     guard,
     sni::{PORT, SHARED},
 };
 
-/// One frame out of so many meets trouble at each of four places: one of 33 is lost, as many come late, and as many twice.
-const OUT_OF: u32 = 11;
-/// Clients at a time then, and connections of each.
-const AT_ONCE: usize = 16;
-const EACH: usize = 10;
 /// Connections while nothing happens.
 const QUIET: usize = 50;
 
@@ -94,17 +89,7 @@ fn headers_arrive_where_three_percent_are_lost() -> Result<()> {
     let _teller = teller(&topology.nodes[0])?;
     let lb = Lb::start(&topology, &config(&topology, "at_once"))?;
     let trouble = topology.trouble(OUT_OF)?;
-    thread::scope(|scope| {
-        let client = &topology.client().netns;
-        let threads: Vec<_> = (0..AT_ONCE)
-            .map(|_| scope.spawn(|| client.inside(|| come(EACH))?))
-            .collect();
-        let mut ended = threads.into_iter().map(|thread| {
-            let ended = thread.join();
-            ended.map_err(|_| anyhow!("a client panicked"))?
-        });
-        ended.try_for_each(|ended| ended)
-    })?;
+    at_once(&topology.client().netns, || come(EACH))?;
     let made = trouble.each_ref().map(|trouble| trouble.made());
     let all = u64::try_from(AT_ONCE * EACH)?;
     let hellos = hellos(&lb)?;

@@ -10,10 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
+    netns::Netns,
     oracle::observe::segments_repeated,
     product::{config::Keys, lb::Lb},
     servers::teller,
-    topology::{Host, Topology},
+    topology::{Host, MGMT_NIC, TENANT_NIC, Topology},
     traffic::hello::{CAPTURED_NAME, Captured, captured, captured_of, named},
 };
 
@@ -82,10 +83,10 @@ fn both_segments_go_to_the_backend() -> Result<()> {
 }
 
 /// One frame out of so many meets trouble at each of four places: one of 33 is lost, as many come late, and as many twice.
-const OUT_OF: u32 = 11;
+pub(super) const OUT_OF: u32 = 11;
 /// Clients at a time then, and connections of each.
-const AT_ONCE: usize = 16;
-const EACH: usize = 10;
+pub(super) const AT_ONCE: usize = 16;
+pub(super) const EACH: usize = 10;
 
 /// Hellos of one segment and of two, three percent of all frames of which are lost, on all sides: each comes to the backend, once.
 #[privileged_test]
@@ -105,17 +106,7 @@ fn hellos_arrive_where_three_percent_are_lost() -> Result<()> {
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        let client = &topology.client().netns;
-        let threads: Vec<_> = (0..AT_ONCE)
-            .map(|_| scope.spawn(|| client.inside(come)?))
-            .collect();
-        let mut ended = threads.into_iter().map(|thread| {
-            let ended = thread.join();
-            ended.map_err(|_| anyhow!("a client panicked"))?
-        });
-        ended.try_for_each(|ended| ended)
-    })?;
+    at_once(&topology.client().netns, come)?;
     let made = trouble.each_ref().map(|trouble| trouble.made());
     let all = u64::try_from(AT_ONCE * EACH)?;
     let hellos = hellos(&lb)?;
@@ -126,6 +117,58 @@ fn hellos_arrive_where_three_percent_are_lost() -> Result<()> {
     );
     ensure!(hellos["bound"] * 100 >= all * 80, "{hellos:?} of {all}");
     Ok(())
+}
+
+/// Connections of each client at a busy NIC.
+const BUSY: usize = 100;
+
+/// A NIC that receives many frames at a time sends copies and other frames in one go, and loses none of them: a client that repeats its
+/// hello has waited for 200 ms.
+#[privileged_test]
+fn a_busy_nic_loses_no_hello() -> Result<()> {
+    let topology = Topology::poc()?;
+    let _tellers = guard::tellers(&topology)?;
+    let lb = Lb::start(&topology, &guard::config(&topology, ""))?;
+    for nic in [TENANT_NIC, MGMT_NIC] {
+        topology.lb.thread_napi(nic)?;
+    }
+    let hello = named(CAPTURED_NAME.as_bytes());
+    let client = &topology.client().netns;
+    let before = segments_repeated(client)?;
+    let come = || -> Result<()> {
+        for round in 0..BUSY {
+            let reached = teller::ask(SHARED, &[&hello], Duration::ZERO);
+            let reached = reached.with_context(|| format!("connection {round}"))?;
+            ensure!(reached.as_deref() == Some("a"), "{round}: {reached:?}");
+        }
+        Ok(())
+    };
+    at_once(client, come)?;
+    let all = u64::try_from(AT_ONCE * BUSY)?;
+    let repeated = segments_repeated(client)? - before;
+    let hellos = hellos(&lb)?;
+    println!("{repeated} segments repeated, {hellos:?} of {all}");
+    assert_eq!(hellos, BTreeMap::from([("bound".to_owned(), all)]));
+    ensure!(
+        repeated * 200 < all,
+        "{repeated} segments repeated of {all}"
+    );
+    Ok(())
+}
+
+/// Clients at a time.
+pub(super) fn at_once(client: &Netns, come: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    let come = &come;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE)
+            .map(|_| scope.spawn(|| client.inside(come)?))
+            .collect();
+        let mut ended = threads.into_iter().map(|thread| {
+            let ended = thread.join();
+            ended.map_err(|_| anyhow!("a client panicked"))?
+        });
+        ended.try_for_each(|ended| ended)
+    })
 }
 
 /// How many clients come.

@@ -24,7 +24,7 @@ const NAME_AT: u32 = 28;
 const VALUE_HEAD: u32 = 3;
 const AUTHORITY: u8 = 2;
 const UNIQUE_ID: u8 = 5;
-/// Bytes of the longest number of 48 bits and more: milliseconds for the next 250 years.
+/// Digits of a time in milliseconds, which are as many until the year 2286; and the number that the first one counts.
 const MOST_DIGITS: u32 = 13;
 const MOST: u64 = 1_000_000_000_000;
 /// Bytes of `255.255.255.255:65535-` in front of those.

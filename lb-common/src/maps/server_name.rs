@@ -68,6 +68,7 @@ impl PoolRoute {
     pub const fn balance(self) -> u32 {
         (self.flags & !WITH_HEADER) as u32
     }
+
     /// As one number.
     #[inline(always)]
     pub const fn raw(self) -> u64 {

@@ -335,7 +335,7 @@ pub(super) fn send(
 
 /// Sends a copy of the frame for this segment, and for each behind it before the one with the number `end`.
 #[inline(always)]
-pub(super) fn copies(
+fn copies(
     ctx: &XdpContext,
     flow_id: u32,
     segment: &HelloSegment,

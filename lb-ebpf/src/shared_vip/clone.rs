@@ -126,7 +126,6 @@ fn hello(
 ) -> Option<()> {
     let state = entry.word();
     let binding = *splice::bound(entry, state)?;
-    let part = next(slot)?;
     let head = slot.head();
     let number = acknowledgment.get().wrapping_sub(1);
     let is_kept =
@@ -139,7 +138,7 @@ fn hello(
         to: entry.backend(),
         acknowledgment: acknowledgment.get(),
         echo,
-        part,
+        part: next(slot)?,
     };
     let (bytes, _) = segment.frame_bytes(slot.head());
     resize(ctx, bytes)?;

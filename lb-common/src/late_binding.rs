@@ -53,7 +53,7 @@ pub const fn syn(head: &HelloHead, from: End, to: End, mss: u16, most: u16) -> O
         from,
         to,
         // The SYN's own number is the one in front of the first byte's.
-        sequence: first_number(head).wrapping_sub(1),
+        sequence: head.number_of(HelloPart::Header).wrapping_sub(1),
         acknowledgment: 0,
         flags: SYN,
         window: if window > u16::MAX as u32 {
@@ -68,12 +68,6 @@ pub const fn syn(head: &HelloHead, from: End, to: End, mss: u16, most: u16) -> O
             times,
         },
     }
-}
-
-/// The number of the first byte that a backend gets.
-#[inline(always)]
-pub const fn first_number(head: &HelloHead) -> u32 {
-    head.number_of(HelloPart::Header)
 }
 
 /// Whether a backend that has sent these options in its SYN-ACK has agreed to what the client of a bound flow was promised.

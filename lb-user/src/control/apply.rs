@@ -27,7 +27,7 @@ use super::{
 use crate::{
     config::Limits,
     dataplane::{
-        clones::Clones, flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps, object::Object,
+        egress::EgressNics, flows::FlowTable, grace, ipv6::Ipv6Maps, maps::Maps, object::Object,
         readings::Readings, snat_ports::lots,
     },
     model::{
@@ -49,7 +49,7 @@ pub struct Live {
     pub(super) maps: Maps,
     /// The tables of pools that were built last.
     pub(super) built: BuiltTables,
-    clones: Clones,
+    egress: EgressNics,
     /// The tables in the maps, as far as they were read or written since [`Self::let_go`].
     tables: HashMap<u32, MaglevTable>,
     /// The registry, if it was read or written since then.
@@ -68,7 +68,7 @@ impl Live {
         Self {
             maps,
             built: BuiltTables::default(),
-            clones: Clones::default(),
+            egress: EgressNics::default(),
             tables: HashMap::new(),
             registered: None,
             backends: BTreeMap::new(),
@@ -264,12 +264,12 @@ impl Live {
             ..Current::default()
         };
         for (key, service) in &current.services {
-            self.clones.note_service(key, service);
+            self.egress.note_service(key, service);
         }
         for (_, id) in ids.of(Kind::Network) {
             let id = u16::try_from(id)?;
             let record = maps.networks.get(&u32::from(id), 0)?;
-            self.clones.note(id, &record);
+            self.egress.note(id, &record);
             current.networks.insert(id, record);
             for index in [false, true].map(|udp| half_open::index(id, udp)) {
                 if let Some(places) = maps.ring_places(index)? {
@@ -342,7 +342,7 @@ impl Live {
                 }
             }
         }
-        self.clones.write(object, self.maps.folder())?;
+        self.egress.write(object, self.maps.folder())?;
         self.open_doors()
     }
 
@@ -439,7 +439,7 @@ impl Live {
             Operation::SetQuota(index, most) => maps.quotas()?.set_most(*index, *most)?,
             Operation::SetNetwork(id, network) => {
                 maps.networks.set(u32::from(*id), network, 0)?;
-                self.clones.note(*id, network);
+                self.egress.note(*id, network);
             }
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
@@ -454,11 +454,11 @@ impl Live {
             Operation::RemoveName(key) => maps.remove_name(key)?,
             Operation::SetService(key, service) => {
                 maps.services.insert(key, service, 0)?;
-                self.clones.note_service(key, service);
+                self.egress.note_service(key, service);
             }
             Operation::RemoveService(key) => {
                 maps.services.remove(key)?;
-                self.clones.note_service(key, &Service::default());
+                self.egress.note_service(key, &Service::default());
             }
             Operation::SetAddress(key, address) => maps.addresses.insert(key, address, 0)?,
             Operation::RemoveAddress(key) => maps.addresses.remove(key)?,

@@ -64,7 +64,7 @@ pub const NIC: &str = "lb_nic";
 /// The program of a cell's outer end.
 pub const CELL: &str = "lb_cell";
 
-/// The program of copies of frames; see [`super::clones`].
+/// The program of copies of frames; see [`super::egress`].
 pub(super) const EMIT: &str = "lb_emit";
 
 /// The program that fills queues of free ids; see [`super::ids`].

@@ -22,7 +22,7 @@ use lb_tests::{
 
 use crate::proxy::{
     bind::hellos,
-    bind_two::{AT_ONCE, EACH, OUT_OF, at_once},
+    bind_two::{EACH, through_trouble},
     guard,
     sni::{PORT, SHARED},
 };
@@ -88,16 +88,5 @@ fn headers_arrive_where_three_percent_are_lost() -> Result<()> {
     let topology = Topology::poc()?;
     let _teller = teller(&topology.nodes[0])?;
     let lb = Lb::start(&topology, &config(&topology, "at_once"))?;
-    let trouble = topology.trouble(OUT_OF)?;
-    at_once(&topology.client().netns, || come(EACH))?;
-    let made = trouble.each_ref().map(|trouble| trouble.made());
-    let all = u64::try_from(AT_ONCE * EACH)?;
-    let hellos = hellos(&lb)?;
-    println!("lost, late, doubled {made:?}; {hellos:?} of {all}");
-    ensure!(
-        made.as_flattened().iter().all(|count| *count > 20),
-        "{made:?}"
-    );
-    ensure!(hellos["bound"] * 100 >= all * 80, "{hellos:?} of {all}");
-    Ok(())
+    through_trouble(&topology, &lb, || come(EACH))
 }

@@ -83,9 +83,9 @@ fn both_segments_go_to_the_backend() -> Result<()> {
 }
 
 /// One frame out of so many meets trouble at each of four places: one of 33 is lost, as many come late, and as many twice.
-pub(super) const OUT_OF: u32 = 11;
+const OUT_OF: u32 = 11;
 /// Clients at a time then, and connections of each.
-pub(super) const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 16;
 pub(super) const EACH: usize = 10;
 
 /// Hellos of one segment and of two, three percent of all frames of which are lost, on all sides: each comes to the backend, once.
@@ -97,7 +97,6 @@ fn hellos_arrive_where_three_percent_are_lost() -> Result<()> {
     let long = captured_of("like-chrome131")?.bytes;
     ensure!(long.len() > SEGMENT, "{} bytes", long.len());
     let hellos_sent = [named(CAPTURED_NAME.as_bytes()), long];
-    let trouble = topology.trouble(OUT_OF)?;
     let come = || -> Result<()> {
         for (round, hello) in hellos_sent.iter().cycle().take(EACH).enumerate() {
             let reached = teller::ask(SHARED, &[hello], Duration::ZERO);
@@ -106,10 +105,20 @@ fn hellos_arrive_where_three_percent_are_lost() -> Result<()> {
         }
         Ok(())
     };
+    through_trouble(&topology, &lb, come)
+}
+
+/// Clients at a time, each of which makes [`EACH`] connections by this, while one of 33 frames is lost on all sides; XDP opens most.
+pub(super) fn through_trouble(
+    topology: &Topology,
+    lb: &Lb<'_>,
+    come: impl Fn() -> Result<()> + Sync,
+) -> Result<()> {
+    let trouble = topology.trouble(OUT_OF)?;
     at_once(&topology.client().netns, come)?;
     let made = trouble.each_ref().map(|trouble| trouble.made());
     let all = u64::try_from(AT_ONCE * EACH)?;
-    let hellos = hellos(&lb)?;
+    let hellos = hellos(lb)?;
     println!("lost, late, doubled {made:?}; {hellos:?} of {all}");
     ensure!(
         made.as_flattened().iter().all(|count| *count > 20),
@@ -157,7 +166,7 @@ fn a_busy_nic_loses_no_hello() -> Result<()> {
 }
 
 /// Clients at a time.
-pub(super) fn at_once(client: &Netns, come: impl Fn() -> Result<()> + Sync) -> Result<()> {
+fn at_once(client: &Netns, come: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let come = &come;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..AT_ONCE)

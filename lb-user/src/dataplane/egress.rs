@@ -28,7 +28,7 @@ const EGRESS: &str = "EGRESS";
 
 /// What the maps of NICs are to have.
 #[derive(Debug, Default)]
-pub struct Clones {
+pub struct EgressNics {
     /// The interfaces of networks, by the networks' ids, and whether these have SNAT addresses.
     nics: BTreeMap<u16, (u32, bool)>,
     /// The services whose connections the data plane opens: for no others are there copies.
@@ -37,7 +37,7 @@ pub struct Clones {
     written: Option<BTreeMap<u32, bool>>,
 }
 
-impl Clones {
+impl EgressNics {
     /// Notes where a network is.
     pub fn note(&mut self, id: u16, network: &Network) {
         // Nothing is copied where our programs run in the kernel's stack.

@@ -29,7 +29,7 @@ networks:
   tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24] }
 pools:
   kas:   { network: mgmt, backends: ["10.32.96.105:30918"] }
-  other: { network: mgmt, backends: ["10.32.96.106:30918"] }
+  other: { network: mgmt, backends: ["10.32.96.106:30918"], balance: source, source_timeout: 1m }
 services:
   api:
     network: tenant-a
@@ -38,7 +38,7 @@ services:
       late_binding: always
       routes:
         - { names: [a.lab, "*.a.lab"], pool: kas }
-        - { names: [kept.a.lab], pool: other, alpn: [h2] }
+        - { names: [kept.a.lab], pool: other }
 "#;
 
 pub(super) const BACKEND: &str = "10.32.96.105:30918";

@@ -1,8 +1,15 @@
-//! Names that lead by the address of the client: XDP opens the connections of those that it knows a pool for.
+//! Names that lead by the address of the client, and by the protocols that it offers: XDP opens the connections of those that it knows a pool for.
 
 use lb_tests::{
-    frames::{packet::flags::SYN_ONLY, segment::Segment},
-    product::program::{Action, Port},
+    frames::{
+        packet::{
+            Frame,
+            flags::{ACK_ONLY, SYN_ONLY},
+        },
+        segment::Segment,
+    },
+    product::program::{Action, DataPlane, Port},
+    traffic::hello::offering,
 };
 
 use super::{
@@ -14,12 +21,7 @@ use super::{
 const ONE: &str = "10.32.96.105:30918";
 const OTHER: &str = "10.32.96.106:30918";
 
-/// With these routes of `a.lab`, and what is under it.
-fn config(routes: &[(&str, &str)]) -> String {
-    let routes = routes.iter().map(|(keys, pool)| {
-        format!("        - {{ names: [a.lab, \"*.a.lab\"], {keys}pool: {pool} }}\n")
-    });
-    let routes: String = routes.collect();
+fn config(routes: &str) -> String {
     format!(
         "
 version: 1
@@ -40,12 +42,40 @@ services:
     )
 }
 
+/// With these routes of `a.lab`, and what is under it.
+fn config_of_a(routes: &[(&str, &str)]) -> String {
+    let routes = routes.iter().map(|(keys, pool)| {
+        format!("        - {{ names: [a.lab, \"*.a.lab\"], {keys}pool: {pool} }}\n")
+    });
+    config(&routes.collect::<String>())
+}
+
+/// Ensures that the client of this hello goes to this backend as a SYN; without one, to the process.
+fn ensure_goes(lb: &mut DataPlane, hello: &Frame, backend: Option<&str>, case: &str) {
+    let Some(backend) = backend else {
+        let before = lb.hellos().len();
+        let left = receive(lb, Port::Tenant, &hello.bytes());
+        let counted = &["consumed", "unrouted"][..];
+        assert_eq!(
+            (left.action, &left.counted[..]),
+            (Action::Drop, counted),
+            "{case}"
+        );
+        assert_eq!(lb.hellos().len(), before + 1, "{case}");
+        return;
+    };
+    let syn = passed_on(lb, Port::Tenant, &hello.bytes());
+    let syn = Segment::read(&syn).expect("a SYN");
+    assert_eq!(syn.flags, SYN_ONLY, "{case}");
+    assert_eq!(syn.to.to_string(), backend, "{case}");
+}
+
 /// Each client goes where the first route for it leads; one that the process has, or that gets nothing, to the process.
 #[privileged_test]
 fn a_name_leads_by_the_client() {
     // The client is 192.168.203.50.
     type Routes = &'static [(&'static str, &'static str)];
-    let cases: [(Routes, Option<&str>); 9] = [
+    let cases: [(Routes, Option<&str>); 8] = [
         (&[("from: [192.168.203.50/32], ", "one")], Some(ONE)),
         (&[("from: [192.168.203.51/32], ", "one")], None),
         (
@@ -90,34 +120,72 @@ fn a_name_leads_by_the_client() {
             ],
             None,
         ),
-        (
-            &[
-                ("alpn: [h2], from: [192.168.203.50/32], ", "one"),
-                ("from: [192.168.203.0/24], ", "one"),
-            ],
-            None,
-        ),
     ];
     for (routes, backend) in cases {
         for name in ["a.lab", "x.a.lab"] {
-            let mut lb = start_with(&config(routes));
+            let mut lb = start_with(&config_of_a(routes));
             let answer = Answer::to(&mut lb, &OPTIONS);
-            let first = hello(&answer, name).bytes();
-            let Some(backend) = backend else {
-                let left = receive(&mut lb, Port::Tenant, &first);
-                let counted = &["consumed", "unrouted"][..];
-                assert_eq!(
-                    (left.action, &left.counted[..]),
-                    (Action::Drop, counted),
-                    "{name} {routes:?}"
-                );
-                assert_eq!(lb.hellos().len(), 1);
-                continue;
-            };
-            let syn = passed_on(&mut lb, Port::Tenant, &first);
-            let syn = Segment::read(&syn).expect("a SYN");
-            assert_eq!(syn.flags, SYN_ONLY);
-            assert_eq!(syn.to.to_string(), backend, "{name} {routes:?}");
+            let case = format!("{name} {routes:?}");
+            ensure_goes(&mut lb, &hello(&answer, name), backend, &case);
         }
+    }
+}
+
+const BY_PROTOCOL: &str = r#"
+        - { names: [a.lab, "*.a.lab"], alpn: [acme-tls/1], pool: one }
+        - { names: [a.lab, "*.a.lab"], alpn: [http/1.1], pool: kept }
+        - { names: [b.lab], alpn: [h2], from: [192.168.203.50/32], pool: one }
+        - { names: [b.lab], alpn: [acme-tls/1], pool: one }
+        - { names: [c.lab], alpn: [h2], from: [192.168.203.51/32], pool: one }
+        - { names: ["*.lab"], alpn: [H3], pool: one }
+        - { names: ["*.lab"], pool: other }
+"#;
+
+/// Each client goes where the first route leads that is for it and for a protocol that it offers; of a name that has none for its
+/// protocols, where a less exact one leads.
+#[privileged_test]
+fn a_name_leads_by_what_the_client_offers() {
+    type Offers = &'static [&'static [u8]];
+    const EIGHT: Offers = &[
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+        b"5",
+        b"6",
+        &[b'x'; 200],
+        b"acme-tls/1",
+    ];
+    let cases: [(&str, Offers, Option<&str>); 17] = [
+        ("a.lab", &[], Some(OTHER)),
+        ("a.lab", &[b"acme-tls/1"], Some(ONE)),
+        ("a.lab", &[b"h2", b"acme-tls/1"], Some(ONE)),
+        (
+            "a.lab",
+            &[b"http/1.1", b"acme-tls/1", b"http/1.1"],
+            Some(ONE),
+        ),
+        ("a.lab", &[b"http/1.1"], None),
+        ("a.lab", &[b"h2"], Some(OTHER)),
+        ("a.lab", EIGHT, Some(ONE)),
+        ("x.y.a.lab", &[b"acme-tls/1"], Some(ONE)),
+        ("x.y.a.lab", &[b"acme-tls/1", b"acme-tls/1"], Some(ONE)),
+        ("x.y.a.lab", &[b"ACME-TLS/1"], Some(OTHER)),
+        ("b.lab", &[b"h2"], Some(ONE)),
+        ("b.lab", &[], Some(OTHER)),
+        ("b.lab", &[b"H3"], Some(ONE)),
+        ("b.lab", &[b"h3"], Some(OTHER)),
+        // It is for other clients, whatever they offer.
+        ("c.lab", &[b"h2"], None),
+        ("c.lab", &[], None),
+        // No name is one of a protocol.
+        ("h2", &[b"h2"], None),
+    ];
+    for (name, offers, backend) in cases {
+        let mut lb = start_with(&config(BY_PROTOCOL));
+        let answer = Answer::to(&mut lb, &OPTIONS);
+        let data = offering(name.as_bytes(), offers);
+        let hello = answer.segment(0, ACK_ONLY).payload(&data).window(501);
+        ensure_goes(&mut lb, &hello, backend, &format!("{name} {offers:?}"));
     }
 }

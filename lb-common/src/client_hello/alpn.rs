@@ -27,7 +27,7 @@ impl<'a> Alpn<'a> {
     /// The protocols, without those of GREASE (RFC 8701 section 2).
     pub fn protocols(&self) -> impl Iterator<Item = Bytes<'a>> + use<'a> {
         let mut rest = self.0.clone();
-        iter::from_fn(move || rest.short()).filter(|protocol| !is_grease(protocol))
+        iter::from_fn(move || rest.short()).filter(|protocol| !is_grease(protocol.clone()))
     }
 
     /// Whether `protocol` is one of them.
@@ -43,9 +43,11 @@ impl fmt::Debug for Alpn<'_> {
     }
 }
 
-/// RFC 8701 section 2: two bytes, both `0x?A` and the same.
-fn is_grease(protocol: &Bytes<'_>) -> bool {
-    let mut bytes = protocol.clone();
-    let pair = (bytes.next(), bytes.next());
-    protocol.len() == 2 && pair.0 == pair.1 && pair.0.is_some_and(|byte| byte & 0x0f == 0x0a)
+/// Whether a protocol is one of GREASE (RFC 8701 section 2): two bytes, both `0x?A` and the same.
+pub fn is_grease(protocol: impl IntoIterator<Item = u8>) -> bool {
+    let mut bytes = protocol.into_iter();
+    match (bytes.next(), bytes.next(), bytes.next()) {
+        (Some(first), Some(second), None) => first == second && first & 0x0f == 0x0a,
+        _ => false,
+    }
 }

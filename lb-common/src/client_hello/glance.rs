@@ -131,6 +131,23 @@ impl SeenExtensions {
     }
 }
 
+impl SeenExtensions {
+    /// Walks over the protocols in a list that is one, as many as a glance takes: each by its place, and its bytes.
+    #[inline(always)]
+    pub fn each_protocol(&self, bytes: &impl HelloBytes, mut step: impl FnMut(u32, u32)) {
+        let end = self.alpn_at.wrapping_add(self.alpn_length);
+        let mut at = self.alpn_at.wrapping_add(2);
+        for _ in 0..MAX_PROTOCOLS {
+            if at >= end {
+                break;
+            }
+            let length = u32::from(bytes.byte(at));
+            step(at.wrapping_add(1), length);
+            at = at.wrapping_add(1 + length);
+        }
+    }
+}
+
 /// Which bit stands for an extension of this type, from 64 on: one of its own for those of GREASE (RFC 8701); and one for
 /// all that have the same remainder. Those in use have different ones.
 #[inline(always)]

@@ -20,7 +20,7 @@ mod record_layer;
 mod tests;
 
 pub use self::{
-    alpn::Alpn,
+    alpn::{Alpn, is_grease},
     bytes::Bytes,
     message::name_as_sent,
     record_layer::{MAX_HELLO, MAX_STREAM, Reached, Reading},

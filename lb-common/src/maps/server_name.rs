@@ -5,8 +5,6 @@
     reason = "parts of numbers are meant, and lengths below a maximum"
 )]
 
-use core::array;
-
 #[cfg(any(test, feature = "user"))]
 use crate::addr::Be32;
 use crate::{client_hello::glance::HelloBytes, pod::pod_struct};
@@ -14,7 +12,7 @@ use crate::{client_hello::glance::HelloBytes, pod::pod_struct};
 /// Bytes of a name in a key, in words. Clients of longer ones are userspace's.
 pub const MAX_NAME_BYTES: u32 = 120;
 const WORDS: usize = 15;
-const WORD: usize = size_of::<u64>();
+const WORD: u32 = u64::BITS / 8;
 /// Most bytes of a label (RFC 1035 section 2.3.4).
 const MAX_LABEL: u32 = 63;
 
@@ -25,9 +23,9 @@ pod_struct! {
         pub service: u16,
         /// Bytes of the name.
         pub length: u16,
-        /// 0 or [`UNDER`], and the class of clients that the key is for; 0: for all.
+        /// 0 or [`UNDER`], and the clients that the key is for, as [`clients()`]; 0: for all. Or [`PROTOCOL`].
         pub kind: u32,
-        /// The name in lower case, and zeros behind it.
+        /// The name in lower case, a protocol's as it is sent, and zeros behind it.
         pub name: [u64; WORDS],
     }
 }
@@ -36,10 +34,41 @@ pod_struct! {
 pub const UNDER: u32 = 1;
 /// The class of clients that are in no prefix of their service's classes.
 pub const OTHER_CLIENTS: u32 = 2;
+/// The key is that of a protocol of ALPN, and its route has the protocol's number in the place of a pool: see [`protocol()`].
+pub const PROTOCOL: u32 = 8;
+/// Most protocols that the routes of a service may be for.
+pub const MAX_ROUTED_PROTOCOLS: usize = 4;
 /// In [`PoolRoute::flags`]: backends get a header of the PROXY protocol in front of the hello.
 pub const WITH_HEADER: u16 = 1 << 15;
-/// In the place of a pool: it is found under the class of the client.
-pub const BY_CLASS: u32 = u32::MAX;
+/// In the place of a pool: it is found under the kind of the client, which the flags say how to find.
+pub const BY_CLIENT: u32 = u32::MAX;
+/// In the flags then: its class counts. Without, all are of [`OTHER_CLIENTS`].
+pub const BY_CLASS: u16 = 1;
+/// In the flags then: the protocols count that it offers.
+pub const BY_PROTOCOL: u16 = 2;
+
+/// The clients of a class that offer some of the protocols that their service's routes are for, whose numbers these are, and none
+/// of the others. As a class, a number that several may share.
+#[inline(always)]
+pub fn clients(class: u32, offers: impl IntoIterator<Item = u32>) -> u32 {
+    class ^ offers.into_iter().fold(0, |all, number| all | number)
+}
+
+/// The number of a protocol that the routes of a service are for, which is the one at this place among all of them: a bit of its
+/// own from the fourth on, and what other protocols would not have in common. So where they are others now than when a name was
+/// written, no client is taken for another one.
+#[cfg(any(test, feature = "user"))]
+pub fn protocol<'p>(place: usize, all: impl IntoIterator<Item = &'p [u8]>) -> u32 {
+    debug_assert!(place < MAX_ROUTED_PROTOCOLS, "{place}");
+    let bytes = all
+        .into_iter()
+        .flat_map(|protocol| protocol.iter().chain([&0]));
+    // FNV-1a.
+    let mixed = bytes.fold(0x811c_9dc5_u32, |mixed, byte| {
+        (mixed ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    });
+    mixed << 8 | 8 << place
+}
 
 /// The class of the clients in a prefix of `bits` bits: a number that two may share, of which only one can be known then; even,
 /// and none of the above.
@@ -53,9 +82,9 @@ pub const fn class(address: Be32, bits: u8) -> u32 {
 pod_struct! {
     /// Where the clients of a name go. 8 bytes, written at once.
     pub struct PoolRoute {
-        /// Id of the pool, or [`BY_CLASS`]; 0: userspace has the choice.
+        /// Id of the pool, or [`BY_CLIENT`]; 0: userspace has the choice.
         pub pool: u32,
-        /// The flags of a service that say how a backend of the pool is chosen; and [`WITH_HEADER`].
+        /// The flags of a service that say how a backend of the pool is chosen, and [`WITH_HEADER`]; those of [`BY_CLIENT`].
         pub flags: u16,
         /// [`NameKey::mark`] of its key.
         pub mark: u16,
@@ -107,32 +136,37 @@ impl NameKey {
         (mixed >> 48) as u16 | 1
     }
 
-    /// Writes the name of `length` bytes that begins at a place of a hello, in lower case.
+    /// Writes the name of `length` bytes that begins at a place of a hello; with `letters` of [`ANY_CASE`] in lower case, with 0
+    /// as it is.
     #[inline(always)]
-    pub fn set_name(&mut self, bytes: &impl HelloBytes, at: u32, length: u32) {
+    pub fn set_name(&mut self, bytes: &impl HelloBytes, at: u32, length: u32, letters: u64) {
         self.length = length as u16;
         let mut begin = 0;
         for place in &mut self.name {
-            let word: [u8; WORD] = array::from_fn(|offset| {
-                let offset = begin + offset as u32;
-                let sent = bytes.byte(at.wrapping_add(offset));
-                if offset < length { sent } else { 0 }
+            let word = (0..WORD).rev().fold(0, |word, offset| {
+                let byte = bytes.byte(at.wrapping_add(begin + offset));
+                word << 8 | u64::from(byte)
             });
-            *place = lower(u64::from_ne_bytes(word));
-            begin += WORD as u32;
+            let left = length.saturating_sub(begin).min(WORD);
+            let kept = u64::MAX.checked_shr(8 * (WORD - left));
+            *place = lower(word & kept.unwrap_or(0), letters);
+            begin += WORD;
         }
     }
 }
 
-/// Eight bytes, of which those of capital letters become those of small ones.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = 0x80 * ONES;
+/// Names whose capital letters are small ones.
+pub const ANY_CASE: u64 = HIGH;
+
+/// Eight bytes, of which those of capital letters become those of small ones, if `letters` is [`ANY_CASE`].
 #[inline(always)]
-const fn lower(word: u64) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x80 * ONES;
+const fn lower(word: u64, letters: u64) -> u64 {
     let low = word & !HIGH;
     let from_a = low + (0x80 - b'A' as u64) * ONES;
     let behind_z = low + (0x80 - b'Z' as u64 - 1) * ONES;
-    word | (from_a & !behind_z & !word & HIGH) >> 2
+    word | (from_a & !behind_z & !word & letters) >> 2
 }
 
 /// Bytes of the first label of a name of `length` bytes at a place of a hello, if it has another one behind it; `None`
@@ -156,15 +190,15 @@ pub fn first_label(bytes: &impl HelloBytes, at: u32, length: u32) -> Option<u32>
 impl NameKey {
     /// The name.
     pub fn text(&self) -> String {
-        let bytes = self.name.iter().flat_map(|word| word.to_ne_bytes());
+        let bytes = self.name.iter().flat_map(|word| word.to_le_bytes());
         let bytes: Vec<u8> = bytes.take(self.length.into()).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
-/// The key of a name, or of what names are under, as the data plane makes it of a hello; none if it is too long.
+/// The key of a name, of what names are under, or of a protocol, as the data plane makes it of a hello; none if it is too long.
 #[cfg(any(test, feature = "user"))]
-pub fn key(service: u16, name: &str, kind: u32) -> Option<NameKey> {
+pub fn key(service: u16, name: &[u8], kind: u32) -> Option<NameKey> {
     let length = u32::try_from(name.len()).ok();
     let length = length.filter(|&length| length <= MAX_NAME_BYTES)?;
     let mut key = NameKey {
@@ -172,7 +206,8 @@ pub fn key(service: u16, name: &str, kind: u32) -> Option<NameKey> {
         kind,
         ..NameKey::default()
     };
-    key.set_name(&name.as_bytes(), 0, length);
+    let letters = if kind == PROTOCOL { 0 } else { ANY_CASE };
+    key.set_name(&name, 0, length, letters);
     Some(key)
 }
 
@@ -183,21 +218,21 @@ mod tests {
 
     #[test]
     fn a_key_is_that_of_the_name_in_lower_case() {
-        let made = key(7, "api.example.com", 0).unwrap();
-        assert_eq!(made, key(7, "API.eXample.coM", 0).unwrap());
+        let made = key(7, b"api.example.com", 0).unwrap();
+        assert_eq!(made, key(7, b"API.eXample.coM", 0).unwrap());
         assert_eq!((made.service, made.length), (7, 15));
         let bytes: Vec<u8> = made
             .name
             .iter()
-            .flat_map(|word| word.to_ne_bytes())
+            .flat_map(|word| word.to_le_bytes())
             .collect();
         assert_eq!(&bytes[..16], b"api.example.com\0");
         assert!(bytes[16..].iter().all(|&byte| byte == 0));
         let others = [
-            key(8, "api.example.com", 0),
-            key(7, "api.example.com", UNDER),
-            key(7, "api.example.com\0", 0),
-            key(7, "api.example.co", 0),
+            key(8, b"api.example.com", 0),
+            key(7, b"api.example.com", UNDER),
+            key(7, b"api.example.com\0", 0),
+            key(7, b"api.example.co", 0),
         ];
         for other in others.map(Option::unwrap) {
             assert_ne!(other, made);
@@ -205,10 +240,10 @@ mod tests {
         }
         let longest = "x".repeat(120);
         assert_eq!(
-            key(1, &longest, 0).unwrap().name[14],
+            key(1, longest.as_bytes(), 0).unwrap().name[14],
             u64::from_ne_bytes([b'x'; 8])
         );
-        assert_eq!(key(1, &"x".repeat(121), 0), None);
+        assert_eq!(key(1, "x".repeat(121).as_bytes(), 0), None);
     }
 
     /// As the language does it, for each byte at each place.
@@ -219,7 +254,9 @@ mod tests {
                 let mut word = [b'Z', b'[', b'@', 0x80, 0xda, b'a', 0, b'A'];
                 word[place] = byte;
                 let small = word.map(|byte| byte.to_ascii_lowercase());
-                assert_eq!(lower(u64::from_ne_bytes(word)), u64::from_ne_bytes(small));
+                let word = u64::from_ne_bytes(word);
+                assert_eq!(lower(word, ANY_CASE), u64::from_ne_bytes(small));
+                assert_eq!(lower(word, 0), word);
             }
         }
     }

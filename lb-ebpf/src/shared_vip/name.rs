@@ -9,8 +9,8 @@ use lb_common::{
     maps::{
         hello::{HELLO_HAS_HEADER, HelloSlot},
         server_name::{
-            BY_CLASS, MAX_NAME_BYTES, NameKey, OTHER_CLIENTS, PoolRoute, UNDER, WITH_HEADER,
-            first_label,
+            ANY_CASE, BY_CLASS, BY_CLIENT, BY_PROTOCOL, MAX_NAME_BYTES, NameKey, OTHER_CLIENTS,
+            PROTOCOL, PoolRoute, UNDER, WITH_HEADER, clients, first_label,
         },
         service::Service,
         splice::SpliceName,
@@ -18,6 +18,7 @@ use lb_common::{
     verdict::{HELLO_UNREAD, HELLO_UNROUTED},
 };
 
+use super::slot;
 use crate::{
     lookup,
     maps::{HELLO_SLOTS, SERVER_NAMES, SPLICE_NAMES},
@@ -98,7 +99,7 @@ pub(super) fn set_whole_name(index: u32) -> u32 {
     else {
         return 0;
     };
-    lb_set_name(index, name_at.into(), name_length.into());
+    lb_set_name(index, name_at.into(), name_length.into(), ANY_CASE);
     name_length.into()
 }
 
@@ -115,28 +116,39 @@ fn find(index: u32, service: u32, classes: u32) -> Result<PoolRoute, u32> {
     if length > MAX_NAME_BYTES {
         return Err(HELLO_UNROUTED);
     }
-    lb_set_name(index, at, length);
+    let named = Named { at, length };
+    lb_set_name(index, at, length, ANY_CASE);
     let exact = lb_name(index, service, 0);
-    let (mut route, mut kind) = (PoolRoute::from_raw(exact), 0);
-    if exact == 0 {
-        kind = UNDER;
-        route = under(index, service, at, length);
-    }
-    if route.pool == BY_CLASS && classes != 0 {
-        let class = lb_class(index, classes);
-        route = PoolRoute::from_raw(lb_name(index, service, class | kind));
-    }
+    let route = match exact {
+        0 => under(index, service, classes, named),
+        _ => of_client(
+            index,
+            service,
+            classes,
+            named,
+            0,
+            PoolRoute::from_raw(exact),
+        ),
+    };
     match route.pool {
-        0 | BY_CLASS => Err(HELLO_UNROUTED),
+        0 | BY_CLIENT => Err(HELLO_UNROUTED),
         _ => Ok(route),
     }
 }
 
-/// The route of the longest name that the one at a place of the hello is under; that of none, if there is none within so many
-/// labels.
+/// A name in a hello.
+#[derive(Clone, Copy)]
+struct Named {
+    /// Where it begins.
+    at: u32,
+    length: u32,
+}
+
+/// The route of the longest name that this one is under; that of none, if there is none within so many labels.
 #[inline(always)]
-fn under(index: u32, service: u32, at: u32, length: u32) -> PoolRoute {
-    let (mut at, mut length) = (at, length);
+fn under(index: u32, service: u32, classes: u32, name: Named) -> PoolRoute {
+    let Named { mut at, mut length } = name;
+    let mut found = 0;
     for _ in 0..MAX_LABELS {
         let label = lb_label(index, at, length);
         if label == 0 {
@@ -144,13 +156,65 @@ fn under(index: u32, service: u32, at: u32, length: u32) -> PoolRoute {
         }
         at += label + 1;
         length -= label + 1;
-        lb_set_name(index, at, length);
-        let route = lb_name(index, service, UNDER);
-        if route != 0 {
-            return PoolRoute::from_raw(route);
+        lb_set_name(index, at, length, ANY_CASE);
+        found = lb_name(index, service, UNDER);
+        if found != 0 {
+            break;
         }
     }
-    PoolRoute::default()
+    of_client(
+        index,
+        service,
+        classes,
+        Named { at, length },
+        UNDER,
+        PoolRoute::from_raw(found),
+    )
+}
+
+/// The route of a name, by its kind of client where it is [`BY_CLIENT`].
+#[inline(always)]
+fn of_client(
+    index: u32,
+    service: u32,
+    classes: u32,
+    name: Named,
+    kind: u32,
+    route: PoolRoute,
+) -> PoolRoute {
+    if route.pool != BY_CLIENT {
+        return route;
+    }
+    let mut class = OTHER_CLIENTS;
+    if route.flags & BY_CLASS != 0 {
+        if classes == 0 {
+            return PoolRoute::default();
+        }
+        class = lb_class(index, classes);
+    }
+    let mut offers = 0;
+    if route.flags & BY_PROTOCOL != 0 {
+        offers = lb_offers(index, service);
+        lb_set_name(index, name.at, name.length, ANY_CASE);
+    }
+    PoolRoute::from_raw(lb_name(index, service, clients(class, [offers]) | kind))
+}
+
+/// The numbers of all protocols of this service's routes that the client of the hello in the slot with this index offers.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_offers(index: u32, service: u32) -> u32 {
+    let Some(slot) = HELLO_SLOTS.get_ptr(index) else {
+        return 0;
+    };
+    // SAFETY: a live value of an array map, whose claim the caller has; what is called here writes its key alone.
+    let seen: &SeenExtensions = unsafe { &(*slot).seen };
+    let mut offers = 0;
+    seen.each_protocol(&SlotBytes(slot), |at, length| {
+        lb_set_name(index, at, length, 0);
+        offers |= PoolRoute::from_raw(lb_name(index, service, PROTOCOL)).pool;
+    });
+    offers
 }
 
 /// The class of the client of the hello in the slot with this index, by this rule set.
@@ -241,7 +305,8 @@ extern "C" fn lb_name(index: u32, service: u32, kind: u32) -> u64 {
     let key: &mut NameKey = unsafe { &mut (*slot).name };
     key.service = service as u16;
     key.kind = kind;
-    let mark = key.mark();
+    // Before the look-up, so that no word of the name has to wait in the stack.
+    let mark = slot::anew(key.mark().into()) as u16;
     let Some(route) = SERVER_NAMES.get_ptr(&*key) else {
         return 0;
     };
@@ -255,15 +320,15 @@ extern "C" fn lb_name(index: u32, service: u32, kind: u32) -> u64 {
     }
 }
 
-/// Writes the name at a place of the hello into the key of its slot. Returns 0.
+/// [`NameKey::set_name`] of the key in the slot with this index, by a place of its hello. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_set_name(index: u32, at: u32, length: u32) -> u32 {
+extern "C" fn lb_set_name(index: u32, at: u32, length: u32, letters: u64) -> u32 {
     if let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) {
         // SAFETY: a live value of an array map, whose claim the caller has; the bytes are read by other pointers, and are not
         // in there.
         let key: &mut NameKey = unsafe { &mut (*slot).name };
-        key.set_name(&SlotBytes(slot.cast_const()), at, length);
+        key.set_name(&SlotBytes(slot.cast_const()), at, length, letters);
     }
     0
 }
@@ -281,7 +346,7 @@ pub(super) extern "C" fn lb_keep_name(flow_id: u32, generation: u32, index: u32)
     // SAFETY: as above, and any bits are valid.
     let seen = unsafe { seen.read_volatile() };
     // The key may be that of what it is under.
-    lb_set_name(index, seen.name_at, seen.name_length);
+    lb_set_name(index, seen.name_at, seen.name_length, ANY_CASE);
     // SAFETY: as above.
     let name = unsafe { &raw mut (*slot).name };
     // SAFETY: as above. Behind two words both have a name of the same form, as is asserted below.

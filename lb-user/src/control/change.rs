@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lb_common::maps::MAX_SERVER_NAMES;
 
 use super::{
     apply::Live,
@@ -311,6 +312,14 @@ impl Running {
             ends,
             shares,
         } = change;
+        for (service, names) in &desired.without_names {
+            tracing::warn!(
+                service,
+                names,
+                "no room for its names in the data plane, which takes {MAX_SERVER_NAMES} of all services: the process opens its \
+                 connections"
+            );
+        }
         self.adopt_ids(&ids)?;
         systemd::is_alive();
         let changed =

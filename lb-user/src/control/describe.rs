@@ -5,7 +5,7 @@ use lb_common::maps::{
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     quota,
     rule::Owner,
-    server_name::{BY_CLASS, NameKey, OTHER_CLIENTS, PoolRoute, UNDER},
+    server_name::{BY_CLIENT, NameKey, OTHER_CLIENTS, PROTOCOL, PoolRoute, UNDER},
     service::{SERVICE_CELL, Service, ServiceKey},
 };
 
@@ -74,7 +74,10 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
             )
         }
         Operation::SetName(key, route) => set_name(key, *route, ids),
-        Operation::RemoveName(key) => format!("forget the name {}", pattern(key)),
+        Operation::RemoveName(key) => match key.kind {
+            PROTOCOL => format!("forget the protocol {}", key.text()),
+            _ => format!("forget the name {}", pattern(key)),
+        },
         Operation::SetService(key, service) => set_service(key, service, ids),
         Operation::RemoveService(key) => format!(
             "remove {} of network {}",
@@ -97,10 +100,13 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
 }
 
 fn set_name(key: &NameKey, route: PoolRoute, ids: &Ids) -> String {
+    if key.kind == PROTOCOL {
+        return format!("set protocol {}", key.text());
+    }
     let name = pattern(key);
     match route.pool {
         0 => format!("leave the name {name} to the process"),
-        BY_CLASS => format!("set name {name}: by client"),
+        BY_CLIENT => format!("set name {name}: by client"),
         pool => format!("set name {name}: pool {}", ids.pool_of(pool).unwrap_or("?")),
     }
 }

@@ -85,6 +85,8 @@ pub struct Desired {
     pub retired_hops: Vec<(u16, IpAddr)>,
     /// Names that the data plane knows, by service.
     pub names: HashMap<NameKey, PoolRoute>,
+    /// Services whose names there is no room for, so that the process opens their connections; and the entries of each.
+    pub without_names: Vec<(String, usize)>,
     /// Services by listening VIP and port.
     pub services: IndexMap<ServiceKey, Service>,
 }
@@ -399,7 +401,12 @@ impl Desired {
     fn add_names(&mut self, service: &config::Service, id: u16, config: &Config, ids: &Ids) -> u32 {
         let names = server_names::names(service, id, config, ids).unwrap_or_default();
         let routes = names.routes;
-        if routes.is_empty() || self.names.len() + routes.len() > MAX_SERVER_NAMES as usize {
+        if self.names.len() + routes.len() > MAX_SERVER_NAMES as usize {
+            self.without_names
+                .push((service.name.clone(), routes.len()));
+            return 0;
+        }
+        if routes.is_empty() {
             return 0;
         }
         self.names.extend(routes);
@@ -736,6 +743,36 @@ services:
             let names = names.unwrap();
             assert_eq!((names.binds(), names.has_cookies()), (binds, true));
         }
+    }
+
+    #[test]
+    fn a_service_with_too_many_names_leaves_them_to_the_process() {
+        let names = |count: u32| {
+            (0..count)
+                .map(|number| format!("{number}.lab, "))
+                .collect::<String>()
+        };
+        let services = [("many", 60_000), ("too-many", 6_000), ("few", 5_000)];
+        let services = services.map(|(name, count)| {
+            format!(
+                "  {name}:
+    network: tenant-a
+    listen: [\"192.168.203.110:{count}/tcp\"]
+    sni: {{ routes: [{{ names: [{}], pool: kas-a }}] }}
+",
+                names(count)
+            )
+        });
+        let text = CONFIG.replace("services:\n", &format!("services:\n{}", services.concat()));
+        let desired = build(&text, &mut Ids::default());
+        assert_eq!(desired.without_names, [("too-many".to_owned(), 6_000)]);
+        assert_eq!(desired.names.len(), 65_000);
+        let services: Vec<_> = desired.services.iter().collect();
+        let binds = |port| {
+            let mut services = services.iter();
+            services.any(|(key, service)| key.port.get() == port && service.binds())
+        };
+        assert_eq!([60_000, 6_000, 5_000].map(binds), [true, false, true]);
     }
 
     #[test]

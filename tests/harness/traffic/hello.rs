@@ -6,6 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 
 /// The type of the extension with the server's name.
 pub const SERVER_NAME: u16 = 0;
+/// The type of that with the protocols.
+const ALPN: u16 = 16;
 /// The most bytes of a record.
 pub const LARGEST_RECORD: usize = 1 << 14;
 /// The name that captured hellos ask for, if they ask for one.
@@ -145,6 +147,20 @@ pub fn hello(version: u16, extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
 /// A hello that asks for `name`, whatever is in it.
 pub fn named(name: &[u8]) -> Vec<u8> {
     hello(TLS12, &[(SERVER_NAME, names(&[(0, name)]))])
+}
+
+/// The same, whose client offers these protocols.
+pub fn offering(name: &[u8], protocols: &[&[u8]]) -> Vec<u8> {
+    let short = |protocol: &&[u8]| {
+        let length = u8::try_from(protocol.len()).unwrap_or(u8::MAX);
+        [&[length][..], protocol].concat()
+    };
+    let list: Vec<u8> = protocols.iter().flat_map(short).collect();
+    let mut extensions = vec![(SERVER_NAME, names(&[(0, name)]))];
+    if !list.is_empty() {
+        extensions.push((ALPN, long(&list)));
+    }
+    hello(TLS12, &extensions)
 }
 
 /// The version of TLS 1.2, which hellos of TLS 1.3 have as well.

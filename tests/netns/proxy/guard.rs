@@ -1,6 +1,7 @@
 //! The shared VIP guards itself and its backends: FEATURES B8, B9, B13, RELIABILITY 11.
 
 use std::{
+    collections::BTreeMap,
     io::{ErrorKind, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddrV4, TcpStream},
     process::Command,
@@ -32,7 +33,10 @@ use lb_user::network::{cell, namespace};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
-use crate::proxy::sni::{PORT, SHARED, Site, counted, counted_refusal, reaches, send};
+use crate::proxy::{
+    bind::hellos,
+    sni::{PORT, SHARED, Site, counted, counted_refusal, reaches, send},
+};
 
 /// The alert of RFC 8446 section 6 for an encrypted hello that is not wanted.
 const ILLEGAL_PARAMETER: [u8; 7] = [21, 3, 1, 0, 2, 2, 47];
@@ -105,8 +109,8 @@ fn b9_protocols_of_a_name_have_backends_of_their_own() -> Result<()> {
         "routes: [{ names: [a.lab], alpn: [acme-tls/1], pool: b }, \
          { names: [a.lab], alpn: [h2], pool: c }, { names: [a.lab], pool: a }]",
     );
-    let _lb = Lb::start(&topology, &config)?;
-    for (words, name) in [
+    let lb = Lb::start(&topology, &config)?;
+    let clients = [
         ("-alpn h2", "c.lab"),
         ("-alpn acme-tls/1", "b.lab"),
         ("-alpn http/1.1", "a.lab"),
@@ -116,9 +120,12 @@ fn b9_protocols_of_a_name_have_backends_of_their_own() -> Result<()> {
         ("-alpn h2,acme-tls/1", "b.lab"),
         ("-alpn h2 -tls1_2", "c.lab"),
         ("-alpn acme-tls/1 -tls1_2", "b.lab"),
-    ] {
+    ];
+    for (words, name) in clients {
         reaches(topology.client(), Some("a.lab"), name, words)?;
     }
+    let bound = u64::try_from(clients.len())?;
+    assert_eq!(hellos(&lb)?, BTreeMap::from([("bound".to_owned(), bound)]));
     Ok(())
 }
 

@@ -1,7 +1,10 @@
 //! What a glance finds, the parser finds; and it finds the names of nearly all clients.
 
 use super::{
-    super::glance::{MAX_GLANCE, NamePlace, glance},
+    super::{
+        glance::{MAX_GLANCE, NamePlace, SeenExtensions, extension, glance, walk},
+        is_grease,
+    },
     Draft, HelloRefusal, HelloVerdict, ServerName, captures, long, parse, record, records, short,
 };
 
@@ -13,6 +16,8 @@ pub(super) fn check(stream: &[u8]) -> Option<NamePlace> {
     match (ServerName::read(name), &verdict) {
         (Ok(name), HelloVerdict::Found(hello)) => {
             assert_eq!(hello.name, Some(name));
+            let offered = hello.alpn.protocols().map(Iterator::collect);
+            assert_eq!(protocols(stream), offered.collect::<Vec<Vec<u8>>>());
         }
         (Err(fault), HelloVerdict::Refused(HelloRefusal::Name(said))) => assert_eq!(*said, fault),
         (name, verdict) => panic!("{name:?} at a glance, but {verdict:?}"),
@@ -22,6 +27,20 @@ pub(super) fn check(stream: &[u8]) -> Option<NamePlace> {
 
 fn look(stream: &[u8]) -> Option<NamePlace> {
     glance(&stream, u32::try_from(stream.len()).unwrap())
+}
+
+/// The protocols that are found at a glance, without those of GREASE.
+fn protocols(stream: &[u8]) -> Vec<Vec<u8>> {
+    let mut seen = SeenExtensions::default();
+    let step = |at, end| extension(&stream, at, end, &mut seen);
+    assert!(walk(&stream, u32::try_from(stream.len()).unwrap(), step));
+    let mut found = Vec::new();
+    seen.each_protocol(&stream, |at, length| {
+        let [at, length] = [at, length].map(|number| usize::try_from(number).unwrap());
+        found.push(stream[at..][..length].to_vec());
+    });
+    found.retain(|protocol| !is_grease(protocol.iter().copied()));
+    found
 }
 
 fn named(stream: &[u8], found: NamePlace) -> &[u8] {

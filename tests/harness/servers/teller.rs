@@ -21,7 +21,7 @@ use crate::{
 /// A connection that is silent for this long is given up.
 const SILENCE: Duration = Duration::from_secs(60);
 /// What a name ends with: a byte that is in no name and no alert.
-const END: u8 = 0xff;
+pub const END: u8 = 0xff;
 
 /// The server on one node; it ends with this.
 #[derive(Debug)]
@@ -71,11 +71,16 @@ impl Teller {
         })
     }
 
-    fn serving(
+    /// The same, which serves a connection like this; it gets its name, and the byte behind it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn serving(
         netns: &Netns,
         address: SocketAddrV4,
         name: &str,
-        serve: fn(&TcpStream, &[u8]),
+        serve: impl Fn(&TcpStream, &[u8]) + Clone + Send + 'static,
     ) -> Result<Self> {
         let listener = netns.inside(|| TcpListener::bind(address))?;
         let listener = listener.with_context(|| format!("listen at {address}"))?;
@@ -84,7 +89,7 @@ impl Teller {
         let acceptor = netns.spawn(move || {
             // Until the listener is shut down.
             while let Ok((stream, _)) = accepting.accept() {
-                let name = name.clone();
+                let (name, serve) = (name.clone(), serve.clone());
                 let work = move || serve(&stream, &name);
                 thread::Builder::new()
                     .spawn(work)

@@ -9,6 +9,7 @@ pub mod load;
 pub mod pace;
 pub mod pattern;
 pub mod ping;
+pub mod post_quantum;
 pub mod programs;
 pub mod secret;
 pub mod shadow;

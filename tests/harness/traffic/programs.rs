@@ -1,4 +1,4 @@
-//! Traffic by the programs that people use: curl, Python, Node, Chromium, openssl and dig, from a host of the
+//! Traffic by the programs that people use: curl, Python, Node, Go, Chromium, openssl and dig, from a host of the
 //! topology.
 
 use std::{
@@ -165,6 +165,31 @@ require("https").get(asked, (answer) => {
   answer.pipe(process.stdout);
 });
 "#;
+
+/// The same by a program in Go, which is built in `folder`.
+///
+/// # Errors
+///
+/// As for [`curl`]; when it cannot be built.
+pub fn go_tls(from: &Host, to: &Named<'_>, folder: &Path) -> Result<ApiAnswer> {
+    let program = folder.join("get");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/harness/traffic/get.go");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(source);
+    // No modules, no network, and no toolchain but the one that is installed.
+    build.envs([
+        ("GO111MODULE", "off"),
+        ("GOTOOLCHAIN", "local"),
+        ("CGO_ENABLED", "0"),
+    ]);
+    build.env("GOCACHE", folder.join("go"));
+    process::succeed(&mut build)?;
+    let mut command = from.netns.command(program);
+    command
+        .args([to.name, &to.at.to_string()])
+        .arg(to.certificate);
+    read(&process::succeed(&mut command)?)
+}
 
 /// The same by Chromium, whose hello has a post-quantum key and more than a segment has room for. It keeps what it knows of
 /// names and servers in `folder`.

@@ -27,7 +27,7 @@ use crate::proxy::{
 /// Most bytes of a hello that the data plane reads.
 const MOST: usize = 2048;
 /// Most bytes in a segment here.
-const SEGMENT: usize = 1448;
+pub(super) const SEGMENT: usize = 1448;
 /// How often each client connects.
 const ROUNDS: u64 = 5;
 

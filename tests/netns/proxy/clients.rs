@@ -1,11 +1,12 @@
 //! Programs that people use, through a shared VIP routed by SNI, to nginx: FEATURES B1.
 
 use std::{
+    collections::BTreeMap,
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     product::{
@@ -15,21 +16,29 @@ use lb_tests::{
     servers::{
         identity::Identity,
         peers::{Peers, Serves},
+        teller::{END, Teller},
     },
     topology::{ADDRESS, GATEWAY, Host, OneIp, SNAT, Site, Topology},
-    traffic::programs::{Named, Tls, chromium_tls, curl_tls, node_tls, python_tls},
+    traffic::{
+        post_quantum,
+        programs::{Named, Tls, chromium_tls, curl_tls, go_tls, node_tls, python_tls},
+    },
 };
+use rustls::NamedGroup;
 
 use crate::{
     lab::one_ip,
     proxy::{
         bind::hellos,
+        bind_two::SEGMENT,
         sni::{NAMES, PORT, ROUTES, SHARED, config},
     },
 };
 
 /// How long nginx may take to write down what it has answered.
 const SOON: Duration = Duration::from_secs(5);
+/// What a client offers whose hello is longer.
+const PROTOCOLS: [&str; 3] = ["h2", "http/1.1", "acme-tls/1"];
 /// How clients choose a version of HTTP, and how nginx calls it.
 const HTTP: [(&str, &str); 2] = [("2", "HTTP/2.0"), ("1.1", "HTTP/1.1")];
 
@@ -46,9 +55,9 @@ fn b1_real_clients_reach_the_server_of_the_name() -> Result<()> {
     Ok(())
 }
 
-/// Node and Chromium, whose hellos are of one segment and of two: XDP opens all of their connections.
+/// Node, Go and Chromium, whose hellos are of one segment and of two: XDP opens all of their connections.
 #[privileged_test]
-fn b1_node_and_a_browser_reach_the_server_of_the_name() -> Result<()> {
+fn b1_node_go_and_a_browser_reach_the_server_of_the_name() -> Result<()> {
     let topology = Topology::poc()?;
     let servers = servers(&topology, &topology.nodes)?;
     let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
@@ -60,13 +69,58 @@ fn b1_node_and_a_browser_reach_the_server_of_the_name() -> Result<()> {
             certificate: peers.certificate(),
         };
         let folder = topology.dir().join(format!("chromium-{name}"));
-        for answer in [node_tls(client, &to)?, chromium_tls(client, &to, &folder)?] {
+        for answer in [
+            node_tls(client, &to)?,
+            go_tls(client, &to, topology.dir())?,
+            chromium_tls(client, &to, &folder)?,
+        ] {
             assert_eq!((&answer.node[..], *answer.peer.ip()), (name, SNAT));
         }
     }
     let hellos = hellos(&lb)?;
     println!("{hellos:?}");
     assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"], "{hellos:?}");
+    Ok(())
+}
+
+/// rustls with a post-quantum key, whose hello is of two segments, or nearly: what both ends send comes there, and XDP opens all of
+/// the connections.
+#[privileged_test]
+fn b1_a_post_quantum_client_reaches_the_server_of_the_name() -> Result<()> {
+    let topology = Topology::poc()?;
+    let authority = Identity::create(&topology, "authority", &[])?;
+    let servers = NAMES.iter().zip(&topology.nodes).map(|(name, host)| {
+        let identity = authority.sign(&topology, name)?;
+        let at = SocketAddrV4::new(host.address, PORT);
+        post_quantum::serve(&host.netns, at, name, &identity)
+    });
+    let _servers: Vec<Teller> = servers.collect::<Result<_>>()?;
+    let lb = Lb::start(&topology, &config(&topology, ROUTES))?;
+    let data: Vec<u8> = (0..=250).cycle().take(1 << 20).collect();
+    let mut hellos_sent = Vec::new();
+    for (name, protocols) in NAMES
+        .into_iter()
+        .flat_map(|name| [(name, &[][..]), (name, &PROTOCOLS)])
+    {
+        let to = Named {
+            name,
+            at: SHARED,
+            certificate: authority.certificate(),
+        };
+        let ask = || post_quantum::ask(&to, protocols, &data);
+        let session = topology.client().netns.inside(ask)??;
+        assert_eq!(session.group, Some(NamedGroup::X25519MLKEM768), "{name}");
+        let wanted = [name.as_bytes(), &[END], &data].concat();
+        ensure!(session.received == wanted, "other bytes of {name}");
+        hellos_sent.push(session.hello);
+    }
+    println!("hellos of {hellos_sent:?} bytes");
+    ensure!(
+        hellos_sent.iter().any(|bytes| *bytes > SEGMENT),
+        "{hellos_sent:?}"
+    );
+    let bound = u64::try_from(hellos_sent.len())?;
+    assert_eq!(hellos(&lb)?, BTreeMap::from([("bound".to_owned(), bound)]));
     Ok(())
 }
 

@@ -18,6 +18,7 @@ mod balance;
 mod bind;
 mod bind_agreed;
 mod bind_by_client;
+mod bind_ends;
 mod bind_header;
 mod bind_two;
 mod blind;

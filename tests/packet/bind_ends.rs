@@ -1,0 +1,128 @@
+//! How connections end that XDP has opened: by the numbers that each side expects, and by no other ones.
+
+use lb_common::conntrack::{FlowState, State};
+use lb_tests::{
+    frames::packet::flags::*,
+    product::program::{DataPlane, IDS, Port},
+    traffic::hello::named,
+};
+
+use super::{
+    bind::{CONFIG, NUMBER, from_backend, hello, opened, receive, syn_ack},
+    cookies::{Answer, ISN, OPTIONS, start_with},
+};
+
+/// A connection on which each side has what the other one has sent.
+struct Bound {
+    lb: DataPlane,
+    answer: Answer,
+    /// The SNAT address and port.
+    port: String,
+    /// The client's next number, which is the same to the backend.
+    client: u32,
+    /// What the backend has sent, in bytes.
+    sent: u32,
+}
+
+impl Bound {
+    fn established() -> Self {
+        let mut lb = start_with(CONFIG);
+        let answer = Answer::to(&mut lb, &OPTIONS);
+        let (_, port) = opened(&mut lb, &hello(&answer, "a.lab"));
+        receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
+        let length = u32::try_from(named(b"a.lab").len()).expect("a short hello");
+        let client = ISN.wrapping_add(1 + length);
+        let mut bound = Self {
+            lb,
+            answer,
+            port,
+            client,
+            sent: 0,
+        };
+        bound.backend_sends(ACK_ONLY, 0, b"server hello");
+        bound.sent = 12;
+        bound.client_sends(ACK_ONLY, 0, &[]);
+        bound.assert_lives("established");
+        bound
+    }
+
+    /// Sends a segment of the client, so far behind its next number, which must be forwarded.
+    fn client_sends(&mut self, flags: u8, ahead: u32, payload: &[u8]) {
+        let sequence = self.client.wrapping_add(ahead);
+        let acknowledged = self.answer.number.wrapping_add(1 + self.sent);
+        let segment = self.answer.segment(0, flags);
+        let segment = segment.numbers(sequence, acknowledged).payload(payload);
+        self.forwarded(Port::Tenant, &segment.bytes());
+    }
+
+    /// The same of the backend.
+    fn backend_sends(&mut self, flags: u8, ahead: u32, payload: &[u8]) {
+        let sequence = (NUMBER + 1 + self.sent).wrapping_add(ahead);
+        let segment = from_backend(&self.port, flags, sequence, self.client);
+        self.forwarded(Port::Mgmt, &segment.payload(payload).bytes());
+    }
+
+    fn forwarded(&mut self, port: Port, frame: &[u8]) {
+        let forwarded = receive(&mut self.lb, port, frame);
+        assert_eq!(forwarded.counted, ["forwarded"]);
+    }
+
+    fn word(&self) -> FlowState {
+        let (_, port) = self.port.rsplit_once(':').expect("a port");
+        let id = DataPlane::flow_id(port.parse().expect("a number"));
+        let flow = self.lb.maps.flows.get(&id, 0).expect("an entry");
+        FlowState::from_raw(flow.word)
+    }
+
+    fn assert_lives(&self, case: &str) {
+        let word = self.word();
+        assert_eq!(
+            (word.state(), word.is_half_closed()),
+            (State::Established, false),
+            "{case}"
+        );
+    }
+
+    /// It is over, and its id is free once.
+    fn assert_over(&mut self, case: &str) {
+        assert_eq!(self.word().state(), State::Closed, "{case}");
+        assert_eq!(self.lb.drain_free_ids().len(), IDS, "{case}");
+    }
+}
+
+/// How far a guess is from the number that is expected.
+const GUESSES: [u32; 4] = [1, 70_000, 0x7777_0000, u32::MAX - 100];
+
+#[privileged_test]
+fn guessed_numbers_end_no_bound_flow_and_right_ones_do() {
+    let ends: [fn(&mut Bound); 3] = [
+        |bound| bound.client_sends(RST_ONLY, 0, &[]),
+        |bound| bound.backend_sends(RST_ACK, 0, &[]),
+        |bound| {
+            bound.client_sends(FIN_ACK, 0, &[]);
+            assert!(bound.word().is_half_closed());
+            bound.client = bound.client.wrapping_add(1);
+            bound.backend_sends(FIN_ACK, 0, &[]);
+        },
+    ];
+    for (case, end) in ends.iter().enumerate() {
+        let mut bound = Bound::established();
+        for (flags, ahead) in [RST_ONLY, RST_ACK, FIN_ACK]
+            .into_iter()
+            .flat_map(|flags| GUESSES.map(|ahead| (flags, ahead)))
+        {
+            bound.client_sends(flags, ahead, &[]);
+            bound.assert_lives(&format!("flags {flags:#x} of the client, {ahead} ahead"));
+            bound.backend_sends(flags, ahead, &[]);
+            bound.assert_lives(&format!("flags {flags:#x} of the backend, {ahead} ahead"));
+        }
+        bound.client_sends(ACK_ONLY, 0, b"more");
+        bound.client = bound.client.wrapping_add(4);
+        bound.backend_sends(ACK_ONLY, 0, b"yes");
+        bound.sent += 3;
+        bound.client_sends(ACK_ONLY, 0, &[]);
+        bound.assert_lives("it goes on");
+        end(&mut bound);
+        bound.assert_over(&format!("end {case}"));
+    }
+}

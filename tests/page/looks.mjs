@@ -128,13 +128,14 @@ export async function update({ url, overview, services, each, updates, open, pag
   return { milliseconds: times.map((one) => Math.round(one * 1000)), shown, note };
 }
 
-// Nodes and bytes of the heap, at the beginning and at the end of so many seconds.
+// Rows, nodes and bytes of the heap, at the beginning and at the end of so many seconds.
 export async function grow(page, { seconds }) {
   const session = await page.context().newCDPSession(page);
   const measure = async () => {
     await session.send("HeapProfiler.collectGarbage");
     const [nodes, { usedSize }] = [await session.send("Memory.getDOMCounters"), await session.send("Runtime.getHeapUsage")];
-    return { nodes: nodes.nodes, listeners: nodes.jsEventListeners, heap: usedSize };
+    const rows = await page.locator("tbody tr").count();
+    return { rows, nodes: nodes.nodes, listeners: nodes.jsEventListeners, heap: usedSize };
   };
   await page.waitForTimeout(5000);
   const first = await measure();

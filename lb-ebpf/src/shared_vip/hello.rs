@@ -5,8 +5,8 @@ use lb_common::{
     maps::{
         flow::FlowKey,
         hello::{
-            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, HelloPart, MAX_HELLO_AGE,
-            MAX_HELLO_BYTES, MAX_PIECE_BYTES, StoredSegment, goes_on,
+            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, HelloPart, MAX_HELLO_BYTES,
+            MAX_PIECE_BYTES, StoredSegment, goes_on,
         },
     },
     rate::{GUESSES, SYNS},
@@ -20,11 +20,7 @@ use lb_common::{
     },
 };
 
-use super::{
-    cookie::{self, SynNumbers},
-    slot::ClaimedSlot,
-    vip_offer,
-};
+use super::{cookie::SynNumbers, slot::ClaimedSlot, vip_offer};
 use crate::{
     cell::enter,
     flow::{entry::now, rewrite},
@@ -56,9 +52,6 @@ pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32, vip: u32) -> 
 #[inline(always)]
 fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcome, DropReason> {
     let now = now();
-    if now.wrapping_sub(cookie::keys()?.beat) > MAX_HELLO_AGE {
-        return Err(DropReason::NoProcess);
-    }
     if !enter::take(id, |rates, now| rates.syns.take(now, SYNS)) {
         return Err(DropReason::CellRate);
     }

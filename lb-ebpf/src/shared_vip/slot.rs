@@ -10,7 +10,7 @@ use lb_common::{
     maps::{
         flow::{FlowKey, PackedKey},
         hello::{
-            HELLO_SLOTS as COUNT, HelloHead, HelloPart, HelloSlot, MAX_HELLO_BYTES,
+            HELLO_SLOTS as COUNT, HelloHead, HelloPart, HelloSlot, MAX_HELLO_AGE, MAX_HELLO_BYTES,
             MAX_PIECE_BYTES, StoredSegment,
         },
     },
@@ -18,6 +18,7 @@ use lb_common::{
     verdict::DropReason,
 };
 
+use super::cookie;
 use crate::{
     flow::{atomic, entry::now},
     maps::{HASH_KEY, HELLO_SLOTS, HELLOS},
@@ -207,9 +208,12 @@ impl ClaimedSlot {
         unsafe { bytes.cast::<[u8; N]>().read_volatile() }
     }
 
-    /// Gives userspace the head and the bytes.
+    /// Gives userspace the head and the bytes; not where no process has taken any for [`MAX_HELLO_AGE`].
     #[inline(always)]
     pub(super) fn submit(&mut self) -> Result<(), DropReason> {
+        if now().wrapping_sub(cookie::keys()?.beat) > MAX_HELLO_AGE {
+            return Err(DropReason::NoProcess);
+        }
         let length = anew(self.head().bytes());
         if length > u64::from(MAX_HELLO_BYTES) {
             return Err(DropReason::Malformed);

@@ -129,9 +129,7 @@ impl SeenExtensions {
             name_length: self.name_length as u16,
         })
     }
-}
 
-impl SeenExtensions {
     /// Walks over the protocols in a list that is one, as many as a glance takes: each by its place, and its bytes.
     #[inline(always)]
     pub fn each_protocol(&self, bytes: &impl HelloBytes, mut step: impl FnMut(u32, u32)) {

@@ -313,8 +313,8 @@ pub const MAPS: [MapDeclaration; 53] = [
     hash::<NameKey, u64>("SERVER_NAMES", Fixed(MAX_SERVER_NAMES))
         .as_used()
         .holds(
-            "service and name, or what names are under",
-            "pool that XDP sends its clients to, and how a backend is chosen",
+            "service and name, or what names are under, and kind of clients; or service and protocol",
+            "pool that XDP sends them to, and how a backend is chosen; or the protocol's number",
         )
         .used(USER, XDP),
     hash::<FlowKey, CellSocket>("CELL_SOCKETS", Fixed(MAX_CELL_SOCKETS))

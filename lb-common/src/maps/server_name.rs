@@ -5,8 +5,6 @@
     reason = "parts of numbers are meant, and lengths below a maximum"
 )]
 
-#[cfg(any(test, feature = "user"))]
-use crate::addr::Be32;
 use crate::{client_hello::glance::HelloBytes, pod::pod_struct};
 
 /// Bytes of a name in a key, in words. Clients of longer ones are userspace's.
@@ -23,7 +21,7 @@ pod_struct! {
         pub service: u16,
         /// Bytes of the name.
         pub length: u16,
-        /// 0 or [`UNDER`], and the clients that the key is for, as [`clients()`]; 0: for all. Or [`PROTOCOL`].
+        /// 0 or [`UNDER`], and the kind of the clients that the key is for; 0: for all. Or [`PROTOCOL`].
         pub kind: u32,
         /// The name in lower case, a protocol's as it is sent, and zeros behind it.
         pub name: [u64; WORDS],
@@ -32,51 +30,32 @@ pod_struct! {
 
 /// The key is for the names under this one, that have labels in front of it.
 pub const UNDER: u32 = 1;
-/// The class of clients that are in no prefix of their service's classes.
+/// The class of clients that are in no prefix of their service's classes. Its bit is in the kind of all clients.
 pub const OTHER_CLIENTS: u32 = 2;
-/// The key is that of a protocol of ALPN, and its route has the protocol's number in the place of a pool: see [`protocol()`].
-pub const PROTOCOL: u32 = 8;
+/// The key is that of a protocol of ALPN, and its route has the number of [`protocol()`] in the place of a pool.
+pub const PROTOCOL: u32 = 4;
 /// Most protocols that the routes of a service may be for.
 pub const MAX_ROUTED_PROTOCOLS: usize = 4;
 /// In [`PoolRoute::flags`]: backends get a header of the PROXY protocol in front of the hello.
 pub const WITH_HEADER: u16 = 1 << 15;
-/// In the place of a pool: it is found under the kind of the client, which the flags say how to find.
+/// In the place of a pool: it is found under the kind of the client, its class and the numbers of what it offers together. The
+/// flags say what counts.
 pub const BY_CLIENT: u32 = u32::MAX;
-/// In the flags then: its class counts. Without, all are of [`OTHER_CLIENTS`].
+/// In the flags of [`BY_CLIENT`]: the class counts. Without, all are of [`OTHER_CLIENTS`].
 pub const BY_CLASS: u16 = 1;
-/// In the flags then: the protocols count that it offers.
+/// In the flags of [`BY_CLIENT`]: the protocols count that the client offers. Without, it offers none.
 pub const BY_PROTOCOL: u16 = 2;
 
-/// The clients of a class that offer some of the protocols that their service's routes are for, whose numbers these are, and none
-/// of the others. As a class, a number that several may share.
-#[inline(always)]
-pub fn clients(class: u32, offers: impl IntoIterator<Item = u32>) -> u32 {
-    class ^ offers.into_iter().fold(0, |all, number| all | number)
+/// The number of the class of the clients in the prefix at this place of all prefixes of a service: above those of protocols.
+#[cfg(any(test, feature = "user"))]
+pub const fn class(place: u32) -> u32 {
+    (place + 1) << 7 | OTHER_CLIENTS
 }
 
-/// The number of a protocol that the routes of a service are for, which is the one at this place among all of them: a bit of its
-/// own from the fourth on, and what other protocols would not have in common. So where they are others now than when a name was
-/// written, no client is taken for another one.
+/// The number of the protocol at this place of those that the routes of a service are for: bits 3 to 6.
 #[cfg(any(test, feature = "user"))]
-pub fn protocol<'p>(place: usize, all: impl IntoIterator<Item = &'p [u8]>) -> u32 {
-    debug_assert!(place < MAX_ROUTED_PROTOCOLS, "{place}");
-    let bytes = all
-        .into_iter()
-        .flat_map(|protocol| protocol.iter().chain([&0]));
-    // FNV-1a.
-    let mixed = bytes.fold(0x811c_9dc5_u32, |mixed, byte| {
-        (mixed ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-    });
-    mixed << 8 | 8 << place
-}
-
-/// The class of the clients in a prefix of `bits` bits: a number that two may share, of which only one can be known then; even,
-/// and none of the above.
-#[cfg(any(test, feature = "user"))]
-pub const fn class(address: Be32, bits: u8) -> u32 {
-    let mixed = address.get() ^ (bits as u32).wrapping_mul(0x85eb_ca6b);
-    let mixed = mixed.wrapping_mul(0x9e37_79b1) ^ mixed >> 15;
-    (mixed | 4) & !1
+pub const fn protocol(place: u32) -> u32 {
+    8 << place
 }
 
 pod_struct! {
@@ -136,8 +115,7 @@ impl NameKey {
         (mixed >> 48) as u16 | 1
     }
 
-    /// Writes the name of `length` bytes that begins at a place of a hello; with `letters` of [`ANY_CASE`] in lower case, with 0
-    /// as it is.
+    /// Writes the name of `length` bytes that begins at a place of a hello; `letters`: [`ANY_CASE`] or [`AS_SENT`].
     #[inline(always)]
     pub fn set_name(&mut self, bytes: &impl HelloBytes, at: u32, length: u32, letters: u64) {
         self.length = length as u16;
@@ -149,7 +127,7 @@ impl NameKey {
             });
             let left = length.saturating_sub(begin).min(WORD);
             let kept = u64::MAX.checked_shr(8 * (WORD - left));
-            *place = lower(word & kept.unwrap_or(0), letters);
+            *place = folded(word & kept.unwrap_or(0), letters);
             begin += WORD;
         }
     }
@@ -157,12 +135,14 @@ impl NameKey {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x80 * ONES;
-/// Names whose capital letters are small ones.
+/// Of names: their capital letters become small ones.
 pub const ANY_CASE: u64 = HIGH;
+/// Of protocols: they stay as they are sent.
+pub const AS_SENT: u64 = 0;
 
-/// Eight bytes, of which those of capital letters become those of small ones, if `letters` is [`ANY_CASE`].
+/// Eight bytes, with capital letters or without.
 #[inline(always)]
-const fn lower(word: u64, letters: u64) -> u64 {
+const fn folded(word: u64, letters: u64) -> u64 {
     let low = word & !HIGH;
     let from_a = low + (0x80 - b'A' as u64) * ONES;
     let behind_z = low + (0x80 - b'Z' as u64 - 1) * ONES;
@@ -206,7 +186,7 @@ pub fn key(service: u16, name: &[u8], kind: u32) -> Option<NameKey> {
         kind,
         ..NameKey::default()
     };
-    let letters = if kind == PROTOCOL { 0 } else { ANY_CASE };
+    let letters = if kind == PROTOCOL { AS_SENT } else { ANY_CASE };
     key.set_name(&name, 0, length, letters);
     Some(key)
 }
@@ -255,8 +235,8 @@ mod tests {
                 word[place] = byte;
                 let small = word.map(|byte| byte.to_ascii_lowercase());
                 let word = u64::from_ne_bytes(word);
-                assert_eq!(lower(word, ANY_CASE), u64::from_ne_bytes(small));
-                assert_eq!(lower(word, 0), word);
+                assert_eq!(folded(word, ANY_CASE), u64::from_ne_bytes(small));
+                assert_eq!(folded(word, AS_SENT), word);
             }
         }
     }
@@ -290,19 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_have_classes() {
-        let address = Be32::new(0xc0a8_cb00);
-        let mut classes: Vec<u32> = (0..=32).map(|bits| class(address, bits)).collect();
-        classes.extend((0..1000).map(|host| class(Be32::new(0x0a00_0000 | host << 8), 24)));
-        assert!(
-            classes
-                .iter()
-                .all(|class| class & UNDER == 0 && *class > OTHER_CLIENTS)
-        );
-        let count = classes.len();
-        classes.sort_unstable();
-        classes.dedup();
-        assert_eq!(classes.len(), count);
+    fn kinds_of_clients_are_none_of_names_and_protocols() {
+        let protocols = (0..4).map(protocol).collect::<Vec<_>>();
+        assert_eq!(protocols, [8, 16, 32, 64]);
+        for class in [OTHER_CLIENTS, class(0), class(65_535)] {
+            assert!(protocols.iter().all(|protocol| class & protocol == 0));
+            assert_eq!(class & (UNDER | PROTOCOL | OTHER_CLIENTS), OTHER_CLIENTS);
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use lb_common::{
     maps::{
         hello::{HELLO_HAS_HEADER, HelloSlot},
         server_name::{
-            ANY_CASE, BY_CLASS, BY_CLIENT, BY_PROTOCOL, MAX_NAME_BYTES, NameKey, OTHER_CLIENTS,
-            PROTOCOL, PoolRoute, UNDER, WITH_HEADER, clients, first_label,
+            ANY_CASE, AS_SENT, BY_CLASS, BY_CLIENT, BY_PROTOCOL, MAX_NAME_BYTES, NameKey,
+            OTHER_CLIENTS, PROTOCOL, PoolRoute, UNDER, WITH_HEADER, first_label,
         },
         service::Service,
         splice::SpliceName,
@@ -197,7 +197,7 @@ fn of_client(
         offers = lb_offers(index, service);
         lb_set_name(index, name.at, name.length, ANY_CASE);
     }
-    PoolRoute::from_raw(lb_name(index, service, clients(class, [offers]) | kind))
+    PoolRoute::from_raw(lb_name(index, service, class | offers | kind))
 }
 
 /// The numbers of all protocols of this service's routes that the client of the hello in the slot with this index offers.
@@ -211,7 +211,7 @@ extern "C" fn lb_offers(index: u32, service: u32) -> u32 {
     let seen: &SeenExtensions = unsafe { &(*slot).seen };
     let mut offers = 0;
     seen.each_protocol(&SlotBytes(slot), |at, length| {
-        lb_set_name(index, at, length, 0);
+        lb_set_name(index, at, length, AS_SENT);
         offers |= PoolRoute::from_raw(lb_name(index, service, PROTOCOL)).pool;
     });
     offers

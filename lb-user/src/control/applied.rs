@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Error, Result};
+use lb_common::maps::MAX_SERVER_NAMES;
 
 use super::{desired::Attachment, reclaim::retired::Retired};
 use crate::{
@@ -43,11 +44,29 @@ pub(crate) struct Applied {
     pub(crate) is_share_due: bool,
     /// Ids that are configured no more, and wait for their last flow.
     pub(crate) retired: Retired,
+    /// Services whose names the data plane has no room for, and the entries of each.
+    pub(crate) without_names: Vec<(String, usize)>,
     /// Whether ids have other names than those that [`Self::new_names`] gave last.
     pub(crate) renamed: bool,
 }
 
 impl Applied {
+    /// Notes the services whose names the data plane has no room for, and says which are new.
+    pub(crate) fn leave_names(&mut self, services: Vec<(String, usize)>) {
+        let new = services
+            .iter()
+            .filter(|one| !self.without_names.contains(one));
+        for (service, entries) in new {
+            tracing::warn!(
+                service,
+                entries,
+                "no room for its names in the data plane, which has {MAX_SERVER_NAMES} entries for all services: the process opens \
+                 its connections"
+            );
+        }
+        self.without_names = services;
+    }
+
     /// Derives `serving` from `tables`: looked up for each backend, where a table has thousands of places.
     pub(crate) fn update_serving(&mut self) {
         self.serving = maglev::members(self.tables.values());

@@ -6,7 +6,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lb_common::maps::MAX_SERVER_NAMES;
 
 use super::{
     apply::Live,
@@ -312,14 +311,6 @@ impl Running {
             ends,
             shares,
         } = change;
-        for (service, names) in &desired.without_names {
-            tracing::warn!(
-                service,
-                names,
-                "no room for its names in the data plane, which takes {MAX_SERVER_NAMES} of all services: the process opens its \
-                 connections"
-            );
-        }
         self.adopt_ids(&ids)?;
         systemd::is_alive();
         let changed =
@@ -353,6 +344,7 @@ impl Running {
         self.ending.expiry.set(Policy::new(&config, &ids));
         self.ending.expiry.follow(self.ways(&config, &ids));
         self.applied.retired = Retired::new(&ids, &config, &desired);
+        self.applied.leave_names(desired.without_names);
         self.applied.tables = tables;
         self.applied.update_serving();
         self.applied.shares = shares;

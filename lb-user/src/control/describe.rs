@@ -5,7 +5,7 @@ use lb_common::maps::{
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     quota,
     rule::Owner,
-    server_name::{BY_CLIENT, NameKey, OTHER_CLIENTS, PROTOCOL, PoolRoute, UNDER},
+    server_name::{BY_CLIENT, NameKey, PROTOCOL, PoolRoute, UNDER},
     service::{SERVICE_CELL, Service, ServiceKey},
 };
 
@@ -114,12 +114,15 @@ fn set_name(key: &NameKey, route: PoolRoute, ids: &Ids) -> String {
 /// A name as in the file.
 fn pattern(key: &NameKey) -> String {
     let any = if key.kind & UNDER != 0 { "*." } else { "" };
-    let some = match key.kind & !UNDER {
-        0 => "",
-        OTHER_CLIENTS => " for other clients",
-        _ => " for some clients",
+    // The kind is that of lb_common::maps::server_name.
+    let clients = match key.kind & !UNDER {
+        0 => String::new(),
+        kind => {
+            let (class, offers) = (kind >> 7, kind >> 3 & 0xf);
+            format!(" for clients of class {class} with the protocols {offers:04b}")
+        }
     };
-    format!("{any}{}{some}", key.text())
+    format!("{any}{}{clients}", key.text())
 }
 
 /// A listening VIP, port and protocol, as in the file.

@@ -85,7 +85,7 @@ pub struct Desired {
     pub retired_hops: Vec<(u16, IpAddr)>,
     /// Names that the data plane knows, by service.
     pub names: HashMap<NameKey, PoolRoute>,
-    /// Services whose names there is no room for, so that the process opens their connections; and the entries of each.
+    /// Services whose names there is no room for, so that the process opens their connections; and how many entries each needs.
     pub without_names: Vec<(String, usize)>,
     /// Services by listening VIP and port.
     pub services: IndexMap<ServiceKey, Service>,

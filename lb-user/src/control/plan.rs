@@ -4,10 +4,7 @@
 //! to it, and a VIP is opened last; removals go the other way round. So after any crash in between
 //! a service is wholly old, wholly new, or not there yet.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use ipnet::IpNet;
 use lb_common::{
@@ -20,6 +17,8 @@ use lb_common::{
         service::{Service, ServiceKey},
     },
 };
+
+mod names;
 
 use super::{
     desired::Desired,
@@ -188,7 +187,9 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::SetTable(*pool, MaglevTable::clone(table)));
         }
     }
-    plan.extend(new_names(current, desired));
+    let [names_before, names_behind] =
+        names::around_services(current, desired, turned(current, &set));
+    plan.extend(names_before);
     for (key, service) in &desired.services {
         let service = Service {
             rules: set(Owner::Service(service.id)),
@@ -199,6 +200,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::SetService(*key, service));
         }
     }
+    plan.extend(names_behind);
     plan.extend(new_addresses(current, desired, Address::is_vip));
     plan.extend(removals(current, desired));
     let mut clears = clear_tables(current, desired);
@@ -208,6 +210,14 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
         plan.extend(clears);
     }
     plan
+}
+
+/// The services whose clients are in classes of another set with the changed ones; `set` has the number of each.
+fn turned(current: &Current, set: impl Fn(Owner) -> u32) -> BTreeSet<u16> {
+    let services = current.services.values();
+    let turned =
+        services.filter(|service| service.client_classes() != set(Owner::Classes(service.id)));
+    turned.map(|service| service.id).collect()
 }
 
 /// Before any packet can have a port: which bank it is of, and how many of that there may be.
@@ -357,26 +367,6 @@ fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
     plan
 }
 
-/// Whole names before what others are under: else a name would go where a less exact one goes.
-fn new_names(current: &Current, desired: &Desired) -> Vec<Operation> {
-    let new = desired.names.iter();
-    let new = new.filter(|(key, route)| current.names.get(key) != Some(route));
-    let mut new: Vec<_> = new.map(|(key, route)| (*key, *route)).collect();
-    new.sort_unstable_by_key(|(key, _)| (key.kind, key.service, key.name));
-    let operations = new.into_iter();
-    operations
-        .map(|(key, route)| Operation::SetName(key, route))
-        .collect()
-}
-
-/// What others are under before whole names.
-fn old_names(current: &Current, desired: &Desired) -> Vec<Operation> {
-    let old = current.names.keys().copied();
-    let mut old: Vec<_> = old.filter(|key| !desired.names.contains_key(key)).collect();
-    old.sort_unstable_by_key(|key| (Reverse(key.kind), key.service, key.name));
-    old.into_iter().map(Operation::RemoveName).collect()
-}
-
 /// Addresses before services before networks: nothing is left that points to what is gone.
 fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
     let mut plan = Vec::new();
@@ -390,7 +380,7 @@ fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::RemoveService(*key));
         }
     }
-    plan.extend(old_names(current, desired));
+    plan.extend(names::removals(current, desired));
     for key in current.network_ids.keys() {
         if !desired.network_ids.iter().any(|(wanted, _)| wanted == key) {
             plan.push(Operation::UnmapNetwork(*key));

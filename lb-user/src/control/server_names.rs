@@ -9,8 +9,11 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 use lb_common::{
     client_hello::glance::MAX_GLANCE,
-    maps::server_name::{
-        BY_CLASS, BY_CLIENT, BY_PROTOCOL, NameKey, PROTOCOL, PoolRoute, UNDER, WITH_HEADER, key,
+    maps::{
+        MAX_SERVER_NAMES,
+        server_name::{
+            BY_CLASS, BY_CLIENT, BY_PROTOCOL, NameKey, PROTOCOL, PoolRoute, UNDER, WITH_HEADER, key,
+        },
     },
 };
 
@@ -43,9 +46,25 @@ impl KnownNames {
             self.routes.insert(key, PoolRoute { pool, flags, mark });
         }
     }
+
+    /// Adds what tells the clients of a service with this id apart, where a name needs it.
+    fn add_kinds(&mut self, clients: &Clients<'_>, id: u16) {
+        let is_by = |flag| {
+            let mut routes = self.routes.values();
+            routes.any(|route| route.pool == BY_CLIENT && route.flags & flag != 0)
+        };
+        let by_protocol = is_by(BY_PROTOCOL);
+        if is_by(BY_CLASS) {
+            self.classes = clients.rules();
+        }
+        for (protocol, number) in clients.protocols().filter(|_| by_protocol) {
+            self.add(key(id, protocol.as_bytes(), PROTOCOL), number, 0);
+        }
+    }
 }
 
-/// The names of a service with this id, whose pools have ids; none if the process has them all.
+/// The names of a service with this id, whose pools have ids, or more of them than there is room for; none if the process has them
+/// all.
 pub(super) fn names(service: &Service, id: u16, config: &Config, ids: &Ids) -> Option<KnownNames> {
     let Target::Sni(sni) = &service.target else {
         return None;
@@ -65,31 +84,23 @@ pub(super) fn names(service: &Service, id: u16, config: &Config, ids: &Ids) -> O
         if !by_class && !by_protocol {
             let (pool, flags) = pool(&Client::default()).unwrap_or_default();
             names.add(of(0), pool, flags);
-        } else if clients.are_known(by_protocol) {
+        } else if let Some(kinds) = clients.kinds(by_class, by_protocol) {
             let by = [(by_class, BY_CLASS), (by_protocol, BY_PROTOCOL)];
             let by = by.into_iter().filter(|(is_by, _)| *is_by);
             names.add(of(0), BY_CLIENT, by.fold(0, |all, (_, flag)| all | flag));
-            for client in clients.all(by_class, by_protocol) {
+            for client in kinds.take(MAX_SERVER_NAMES as usize + 1) {
                 if let Some((pool, flags)) = pool(&client) {
-                    names.add(of(clients.number(&client)), pool, flags);
+                    names.add(of(client.number), pool, flags);
                 }
             }
         } else {
             names.add(of(0), 0, 0);
         }
-    }
-    let is_by = |flag| {
-        let mut routes = names.routes.values();
-        routes.any(|route| route.pool == BY_CLIENT && route.flags & flag != 0)
-    };
-    if is_by(BY_CLASS) {
-        names.classes = clients.rules();
-    }
-    if is_by(BY_PROTOCOL) {
-        for (protocol, number) in clients.protocols() {
-            names.add(key(id, protocol.as_bytes(), PROTOCOL), number, 0);
+        if names.routes.len() > MAX_SERVER_NAMES as usize {
+            break;
         }
     }
+    names.add_kinds(&clients, id);
     Some(names)
 }
 
@@ -161,14 +172,10 @@ impl<'r> Patterns<'r> {
                 .iter()
                 .position(for_all)
                 .map_or(routes.len(), |at| at + 1);
-            let routes = routes.iter().copied().take(reached);
-            chain.push(routes.collect());
-            if chain
-                .last()
-                .into_iter()
-                .flatten()
-                .any(|route: &&Route| route.alpn.is_empty())
-            {
+            let reached: Vec<&Route> = routes.iter().copied().take(reached).collect();
+            let is_for_any_protocol = reached.iter().any(|route| route.alpn.is_empty());
+            chain.push(reached);
+            if is_for_any_protocol {
                 break;
             }
         }

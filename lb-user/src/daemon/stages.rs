@@ -335,6 +335,7 @@ impl<'a> Found<'a> {
             shares: BTreeMap::new(),
             is_share_due: true,
             retired: Retired::default(),
+            without_names: Vec::new(),
             renamed: false,
         };
         let data_plane = DataPlane {

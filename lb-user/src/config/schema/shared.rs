@@ -40,9 +40,9 @@ section! {
         /// How a client's SYN is answered: `never` by a SYN cookie, but by the kernel, as on a host network; or `always`, by
         /// XDP, so that nothing is kept of a client before its first bytes, and a flood of SYNs costs others nothing.
         optional syn_cookies: WhenCookies = "always",
-        /// How a connection to a name's pool is opened: `always` by XDP, where the name in the ClientHello and the client's
-        /// address lead to a pool over IPv4: the fastest way, and one that needs no running process; what XDP leaves goes to
-        /// the process. Or `never`, by the process alone.
+        /// How a connection to a name's pool is opened: `always` by XDP, where the name in the ClientHello, with the client's
+        /// address and protocols, leads to a pool over IPv4: the fastest way, and one that needs no running process; what XDP
+        /// leaves goes to the process. Or `never`, by the process alone.
         optional late_binding: WhenBound => "`always`, or `never` with `syn_cookies: never`",
         /// Proxies in front, by their addresses. Each of their connections must begin with a header of the PROXY
         /// protocol, version 2, whose client counts for `from` and `cluster_ids`; a connection of any other client with

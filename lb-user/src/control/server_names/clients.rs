@@ -4,15 +4,12 @@
 //! There is a class for each prefix that a route is for, to which the clients belong that are in no longer one; and that of all
 //! others. Of protocols those count that a route is for.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::collections::BTreeSet;
 
 use ipnet::{IpNet, Ipv4Net};
 use lb_common::{
-    addr::Be32,
     client_hello::is_grease,
-    maps::server_name::{
-        self, MAX_NAME_BYTES, MAX_ROUTED_PROTOCOLS, OTHER_CLIENTS, class, protocol,
-    },
+    maps::server_name::{MAX_NAME_BYTES, MAX_ROUTED_PROTOCOLS, OTHER_CLIENTS, class, protocol},
 };
 
 use crate::{config::NameRoute as Route, model::rules::Rules};
@@ -20,7 +17,9 @@ use crate::{config::NameRoute as Route, model::rules::Rules};
 /// A kind of clients of a service.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Client<'r> {
-    /// That of their class; of the clients in no prefix none.
+    /// What the data plane calls it.
+    pub(super) number: u32,
+    /// The prefix of their class; none of the clients in no prefix.
     pub(super) prefix: Option<Ipv4Net>,
     /// The protocols of the service's routes that they offer.
     pub(super) offers: Vec<&'r str>,
@@ -28,12 +27,10 @@ pub(super) struct Client<'r> {
 
 /// What tells the clients of a service apart.
 pub(super) struct Clients<'r> {
-    /// All of IPv4.
-    prefixes: BTreeSet<Ipv4Net>,
-    /// With their numbers; none if the data plane cannot know one, or so many.
+    /// All of IPv4, and the number of the class of each.
+    prefixes: Vec<(Ipv4Net, u32)>,
+    /// With their numbers; none if the data plane cannot know one of them, or so many.
     protocols: Option<Vec<(&'r str, u32)>>,
-    /// No two kinds have one number.
-    are_distinct: bool,
 }
 
 impl<'r> Clients<'r> {
@@ -47,51 +44,43 @@ impl<'r> Clients<'r> {
             IpNet::V4(prefix) => Some(prefix.trunc()),
             IpNet::V6(_) => None,
         });
+        let prefixes: BTreeSet<Ipv4Net> = prefixes.collect();
         let protocols: BTreeSet<&str> = routes
             .flat_map(|route| &route.alpn)
             .map(|protocol| &**protocol)
             .collect();
-        let mut clients = Self {
-            prefixes: prefixes.collect(),
-            protocols: numbered(&protocols),
-            are_distinct: false,
+        let is_known = |protocol: &&str| {
+            protocol.len() <= MAX_NAME_BYTES as usize && !is_grease(protocol.bytes())
         };
-        let has_protocols = clients.protocols.is_some();
-        let numbers: Vec<u32> = clients
-            .all(true, has_protocols)
-            .map(|client| clients.number(&client))
-            .collect();
-        clients.are_distinct = numbers.iter().collect::<BTreeSet<_>>().len() == numbers.len();
-        clients
+        let are_known = protocols.len() <= MAX_ROUTED_PROTOCOLS && protocols.iter().all(is_known);
+        let numbered = || protocols.iter().copied().zip((0..).map(protocol));
+        Self {
+            prefixes: prefixes.into_iter().zip((0..).map(class)).collect(),
+            protocols: are_known.then(|| numbered().collect()),
+        }
     }
 
-    /// Whether the data plane can tell them apart, also by what they offer.
-    pub(super) const fn are_known(&self, by_protocol: bool) -> bool {
-        self.are_distinct && (self.protocols.is_some() || !by_protocol)
-    }
-
-    /// Each kind of them; those of one class only, or that offer nothing, where this does not count.
-    pub(super) fn all(
+    /// Each kind of them, by their class or without, and by their protocols or without; none if the data plane cannot tell them
+    /// apart.
+    pub(super) fn kinds(
         &self,
         by_class: bool,
         by_protocol: bool,
-    ) -> impl Iterator<Item = Client<'r>> {
-        let classes = self.prefixes.iter().copied().filter(move |_| by_class);
-        let protocols = self.protocols().filter(move |_| by_protocol);
-        let protocols: Vec<&str> = protocols.map(|(protocol, _)| protocol).collect();
-        classes.map(Some).chain([None]).flat_map(move |prefix| {
-            subsets(&protocols)
-                .map(move |offers| Client { prefix, offers })
-                .collect::<Vec<_>>()
-        })
-    }
-
-    /// What the data plane calls a kind.
-    pub(super) fn number(&self, client: &Client<'_>) -> u32 {
-        let class = client.prefix.map_or(OTHER_CLIENTS, class_of);
-        let offered = |(protocol, _): &(&str, u32)| client.offers.contains(protocol);
-        let offers = self.protocols().filter(offered).map(|(_, number)| number);
-        server_name::clients(class, offers)
+    ) -> Option<impl Iterator<Item = Client<'r>>> {
+        let protocols = match by_protocol {
+            true => self.protocols.as_deref()?,
+            false => &[],
+        };
+        let prefixes = self.prefixes.iter().filter(move |_| by_class);
+        let classes = prefixes.map(|(prefix, number)| (Some(*prefix), *number));
+        let classes = classes.chain([(None, OTHER_CLIENTS)]);
+        Some(classes.flat_map(move |(prefix, class)| {
+            subsets(protocols).map(move |offered| Client {
+                number: offered.iter().fold(class, |all, (_, number)| all | number),
+                prefix,
+                offers: offered.iter().map(|(protocol, _)| *protocol).collect(),
+            })
+        }))
     }
 
     /// The protocols, with their numbers.
@@ -103,38 +92,18 @@ impl<'r> Clients<'r> {
     pub(super) fn rules(&self) -> Rules {
         let prefixes = self.prefixes.iter();
         prefixes
-            .map(|prefix| (IpNet::V4(*prefix), class_of(*prefix)))
+            .map(|(prefix, number)| (IpNet::V4(*prefix), *number))
             .collect()
     }
 }
 
-/// These protocols with their numbers, if the data plane can know them.
-fn numbered<'r>(protocols: &BTreeSet<&'r str>) -> Option<Vec<(&'r str, u32)>> {
-    let can_be_known =
-        |protocol: &&str| protocol.len() <= MAX_NAME_BYTES as usize && !is_grease(protocol.bytes());
-    let are_few = protocols.len() <= MAX_ROUTED_PROTOCOLS;
-    let all = || protocols.iter().map(|protocol| protocol.as_bytes());
-    (are_few && protocols.iter().all(can_be_known)).then(|| {
-        let numbered = protocols.iter().enumerate();
-        numbered
-            .map(|(place, name)| (*name, protocol(place, all())))
-            .collect()
-    })
-}
-
-/// All that some of these may be, none and all included.
-fn subsets<'r>(all: &[&'r str]) -> impl Iterator<Item = Vec<&'r str>> {
+/// Some of these, in all ways, none and all of them included.
+fn subsets<T: Copy>(all: &[T]) -> impl Iterator<Item = Vec<T>> {
     (0..1_u32 << all.len()).map(|chosen| {
         let places = all.iter().enumerate();
         places
             .filter(|(place, _)| chosen >> place & 1 != 0)
-            .map(|(_, protocol)| *protocol)
+            .map(|(_, one)| *one)
             .collect()
     })
-}
-
-/// The number of the class of the clients in a prefix.
-fn class_of(prefix: Ipv4Net) -> u32 {
-    let address: Ipv4Addr = prefix.addr();
-    class(Be32::new(address.into()), prefix.prefix_len())
 }

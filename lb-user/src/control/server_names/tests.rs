@@ -1,17 +1,26 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
+    slice,
 };
 
 use lb_common::{
     client_hello::{self, HelloVerdict},
-    maps::server_name::{OTHER_CLIENTS, clients},
+    maps::{
+        rule::Owner,
+        server_name::OTHER_CLIENTS,
+        service::{Service as Record, ServiceKey},
+    },
     server_name::ServerName,
 };
 
 use super::*;
 use crate::{
     config::{self, Otherwise},
+    control::{
+        desired::Desired,
+        plan::{Current, carried_out, plan},
+    },
     proxy::route::{RouteTable, RouteTarget},
 };
 
@@ -121,17 +130,11 @@ fn a_name_may_lead_by_what_the_client_offers() {
     let number = |protocol| of(&names, protocol, PROTOCOL).unwrap().0;
     let (h2, acme) = (number("h2"), number("acme-tls/1"));
     assert_eq!(of(&names, "f.example", 0), Some((BY_CLIENT, BY_PROTOCOL)));
-    let offering = |offers: &[u32]| {
-        let kind = clients(OTHER_CLIENTS, offers.iter().copied());
-        of(&names, "f.example", kind)
-    };
-    for offers in [&[h2][..], &[acme], &[h2, acme], &[h2, h2]] {
-        assert_eq!(offering(offers), Some((1, 0)), "{offers:?}");
+    let offering = |offers| of(&names, "f.example", OTHER_CLIENTS | offers);
+    for offers in [h2, acme, h2 | acme] {
+        assert_eq!(offering(offers), Some((1, 0)), "{offers}");
     }
-    assert_eq!(offering(&[]), None, "another name, or nothing");
-    // What is a bit in other routes is none in these.
-    let others = routes("alpn: [h2, mqtt]");
-    assert_ne!(of(&others, "h2", PROTOCOL).unwrap().0, h2);
+    assert_eq!(offering(0), None, "another name, or nothing");
     let long = "x".repeat(121);
     for unknown in ["1, 2, 3, 4, 5", "zz", &long] {
         let names = routes(&format!("alpn: [{unknown}]"));
@@ -141,7 +144,7 @@ fn a_name_may_lead_by_what_the_client_offers() {
     }
 }
 
-/// A route of the names, protocols and prefixes of [`what_is_known_is_what_the_process_says`].
+/// A route of the names, protocols and prefixes of these tests.
 fn drawn(at: usize) -> Route {
     const NAMES: [&str; 3] = ["a.b", "*.b", "*.a.b"];
     const ALPN: [&[&str]; 3] = [&[], &["h2"], &["h2", "acme"]];
@@ -175,71 +178,168 @@ fn hello(protocols: &[&str]) -> Vec<u8> {
     [&[22, 3, 1][..], &long(&message)].concat()
 }
 
-/// The pool that the data plane finds by these names; none of the process's.
-fn look_up(names: &KnownNames, name: &str, client: Ipv4Addr, offers: &[&str]) -> Option<u32> {
-    let exact = of(names, name, 0).map(|route| (name, 0, route));
+/// The pool that the data plane finds for a client by these names and classes, without its limits of labels and protocols; none
+/// of the process's.
+fn look_up(
+    (names, classes): (&HashMap<NameKey, PoolRoute>, Option<&Rules>),
+    name: &str,
+    client: Ipv4Addr,
+    offers: &[&str],
+) -> Option<u32> {
+    let of = |name: &str, kind| names.get(&key(7, name.as_bytes(), kind).unwrap());
+    let exact = of(name, 0).map(|route| (name, 0, route));
     let mut parents = Pattern::of(name).parents();
     let (name, kind, route) = exact.or_else(|| {
-        parents.find_map(|parent| Some((parent.name, UNDER, of(names, parent.name, UNDER)?)))
+        parents.find_map(|parent| Some((parent.name, UNDER, of(parent.name, UNDER)?)))
     })?;
-    let (pool, flags) = route;
-    if pool != BY_CLIENT {
-        return Some(pool).filter(|pool| *pool != 0);
+    if route.pool != BY_CLIENT {
+        return Some(route.pool).filter(|pool| *pool != 0);
     }
-    let is_in = |prefix: &&IpNet| prefix.contains(&IpAddr::V4(client));
-    let classes = names.classes.keys().filter(is_in);
-    let class = classes.max_by_key(|prefix| prefix.prefix_len());
-    let class = class.filter(|_| flags & BY_CLASS != 0);
-    let class = class.map_or(OTHER_CLIENTS, |prefix| names.classes[prefix]);
-    let number = |protocol: &&str| Some(of(names, protocol, PROTOCOL)?.0);
-    let numbers = offers.iter().filter_map(number);
-    let numbers = numbers.filter(|_| flags & BY_PROTOCOL != 0);
-    Some(of(names, name, clients(class, numbers) | kind)?.0)
+    let mut client_kind = OTHER_CLIENTS;
+    if route.flags & BY_CLASS != 0 {
+        let is_in = |prefix: &&IpNet| prefix.contains(&IpAddr::V4(client));
+        let prefixes = classes?.keys().filter(is_in);
+        let longest = prefixes.max_by_key(|prefix| prefix.prefix_len());
+        client_kind = longest.map_or(OTHER_CLIENTS, |prefix| classes.unwrap()[prefix]);
+    }
+    if route.flags & BY_PROTOCOL != 0 {
+        let offered = offers.iter().filter_map(|offer| of(offer, PROTOCOL));
+        client_kind = offered.fold(client_kind, |all, route| all | route.pool);
+    }
+    Some(of(name, client_kind | kind)?.pool)
 }
 
-/// Three routes at a time, every seventh draw of all, and clients of all kinds: each goes to the pool that the process finds for it, or to the process.
-#[test]
-fn what_is_known_is_what_the_process_says() {
-    const OFFERS: [&[&str]; 5] = [
-        &[],
-        &["h2"],
-        &["mqtt"],
-        &["acme", "mqtt"],
-        &["h2", "acme", "h2"],
-    ];
-    let mut config = config::parse("f", CONFIG).unwrap();
+/// [`CONFIG`], with whose pools there are ids.
+fn with_ids() -> (Config, Ids) {
+    let config = config::parse("f", CONFIG).unwrap();
     let mut ids = Ids::new(None);
     for pool in &config.pools {
         ids.assign(Kind::Pool, &pool.name, 99).unwrap();
     }
-    let hellos = OFFERS.map(hello);
-    let clients = [[10, 0, 0, 1], [10, 1, 0, 1], [11, 0, 0, 1], [12, 0, 0, 1]].map(Ipv4Addr::from);
+    (config, ids)
+}
+
+/// The names by these routes.
+fn known(config: &mut Config, ids: &Ids, routes: Vec<Route>) -> KnownNames {
+    let Target::Sni(sni) = &mut config.services[0].target else {
+        panic!("no routes")
+    };
+    sni.routes = routes;
+    names(&config.services[0], 7, config, ids).unwrap()
+}
+
+/// Three routes.
+fn three(drawing: usize) -> Vec<Route> {
+    [drawing / 729, drawing / 27 % 27, drawing % 27]
+        .map(drawn)
+        .to_vec()
+}
+
+const NAMES: [&str; 4] = ["a.b", "c.b", "d.a.b", "b"];
+const CLIENTS: [Ipv4Addr; 4] = [
+    Ipv4Addr::new(10, 0, 0, 1),
+    Ipv4Addr::new(10, 1, 0, 1),
+    Ipv4Addr::new(11, 0, 0, 1),
+    Ipv4Addr::new(12, 0, 0, 1),
+];
+const OFFERS: [&[&str]; 5] = [
+    &[],
+    &["h2"],
+    &["mqtt"],
+    &["acme", "mqtt"],
+    &["h2", "acme", "h2"],
+];
+
+/// A name, a client and what it offers, in all ways.
+fn cases() -> impl Iterator<Item = (&'static str, Ipv4Addr, &'static [&'static str])> {
+    let clients = NAMES
+        .into_iter()
+        .flat_map(|name| CLIENTS.map(|client| (name, client)));
+    clients.flat_map(|(name, client)| OFFERS.map(|offers| (name, client, offers)))
+}
+
+/// Three routes at a time, every seventh draw of all, and clients of all kinds: each goes to the pool that the process finds for
+/// it, or to the process.
+#[test]
+fn what_is_known_is_what_the_process_says() {
+    let (mut config, ids) = with_ids();
+    let hellos = OFFERS.map(|offers| (offers, hello(offers)));
     for drawing in (0..27 * 27 * 27).step_by(7) {
-        let routes = [drawing / 729, drawing / 27 % 27, drawing % 27].map(drawn);
-        let table = RouteTable::new(&routes);
-        let Target::Sni(sni) = &mut config.services[0].target else {
-            panic!("no routes")
-        };
-        sni.routes = routes.to_vec();
-        let known = names(&config.services[0], 7, &config, &ids).unwrap();
-        for (name, client) in ["a.b", "c.b", "d.a.b", "b"]
-            .iter()
-            .flat_map(|name| clients.map(|client| (name, client)))
-        {
+        let table = RouteTable::new(&three(drawing));
+        let known = known(&mut config, &ids, three(drawing));
+        for (name, client, offers) in cases() {
             let asked = ServerName::read(name.as_bytes()).unwrap();
-            for (offers, hello) in OFFERS.iter().zip(&hellos) {
-                let HelloVerdict::Found(hello) = client_hello::parse(hello) else {
-                    panic!("{hello:?}")
-                };
-                let way = table.way(Some(&asked), &hello.alpn, client.into(), &Otherwise::Close);
-                let wanted = match way {
-                    RouteTarget::Pool(pool) if pool != "kept" => ids.get(Kind::Pool, pool),
-                    _ => None,
-                };
-                let found = look_up(&known, name, client, offers);
-                assert_eq!(found, wanted, "{name} {client} {offers:?} of {routes:?}");
+            let (_, hello) = hellos.iter().find(|(known, _)| *known == offers).unwrap();
+            let HelloVerdict::Found(hello) = client_hello::parse(hello) else {
+                panic!("{hello:?}")
+            };
+            let way = table.way(Some(&asked), &hello.alpn, client.into(), &Otherwise::Close);
+            let wanted = match way {
+                RouteTarget::Pool(pool) if pool != "kept" => ids.get(Kind::Pool, pool),
+                _ => None,
+            };
+            let found = look_up((&known.routes, Some(&known.classes)), name, client, offers);
+            assert_eq!(
+                found,
+                wanted,
+                "{name} {client} {offers:?} of {:?}",
+                three(drawing)
+            );
+        }
+    }
+}
+
+/// What is wanted of a service with these names.
+fn desired(known: KnownNames) -> Desired {
+    let mut desired = Desired {
+        names: known.routes,
+        ..Desired::default()
+    };
+    let record = Record {
+        id: 7,
+        ..Record::default()
+    };
+    desired.services.insert(ServiceKey::default(), record);
+    if !known.classes.is_empty() {
+        desired.rules.insert(Owner::Classes(7), known.classes);
+    }
+    desired
+}
+
+/// Between any two steps of a change from three routes to three others a client goes where the former or the latter lead, or to the
+/// process.
+#[test]
+fn while_names_change_clients_go_where_old_or_new_routes_lead() {
+    let (mut config, ids) = with_ids();
+    let draws: Vec<usize> = (0..27 * 27 * 27).step_by(101).collect();
+    for pair in draws.windows(2) {
+        let [old, new] =
+            [pair[0], pair[1]].map(|drawing| desired(known(&mut config, &ids, three(drawing))));
+        let look = |current: &Current| -> Vec<Option<u32>> {
+            let service = current.services.get(&ServiceKey::default());
+            let classes = service.map_or(0, Record::client_classes);
+            let known = (&current.names, current.rules.get(&classes));
+            cases()
+                .map(|(name, client, offers)| look_up(known, name, client, offers))
+                .collect()
+        };
+        let mut current = carried_out(Current::default(), &plan(&Current::default(), &old));
+        let before = look(&current);
+        let steps = plan(&current, &new);
+        let behind = look(&carried_out(current.clone(), &steps));
+        for step in &steps {
+            current = carried_out(current, slice::from_ref(step));
+            for (at, found) in look(&current).into_iter().enumerate() {
+                assert!(
+                    found.is_none() || found == before[at] || found == behind[at],
+                    "{:?} goes to {found:?} behind {step:?}, not to {:?} or {:?}",
+                    cases().nth(at),
+                    before[at],
+                    behind[at]
+                );
             }
         }
+        assert_eq!(plan(&current, &new), []);
     }
 }
 

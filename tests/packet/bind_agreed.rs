@@ -6,12 +6,13 @@ use lb_tests::{
         packet::{check, flags::*, tcp},
         segment::Segment,
     },
-    product::program::{Action, DataPlane, MGMT_NIC, Port},
+    product::program::{Action, MGMT_NIC, Port},
     traffic::hello::named,
 };
 
 use super::{
     bind::{BACKEND, CLOCK, CONFIG, hello, opened, receive, syn_ack},
+    bind_again::free_ids,
     cookies::{Answer, ISN, OPTIONS, start_with},
     given::KAS_MAC,
 };
@@ -77,13 +78,6 @@ fn what_a_backend_lacks_is_not_promised_again() {
         let met = receive(&mut lb, Port::Mgmt, &answered.bytes());
         assert_eq!(met.counted, ["transmitted", "bound"], "{agreed:?}");
     }
-}
-
-/// How many flows there may be yet.
-fn free_ids(lb: &DataPlane) -> usize {
-    let ids = lb.drain_free_ids();
-    lb.give_free_ids(&ids);
-    ids.len()
 }
 
 /// A reset behind the hello ends the flow, and takes back the SYN; one at another number does not.

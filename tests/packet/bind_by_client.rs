@@ -137,6 +137,10 @@ const BY_PROTOCOL: &str = r#"
         - { names: [b.lab], alpn: [h2], from: [192.168.203.50/32], pool: one }
         - { names: [b.lab], alpn: [acme-tls/1], pool: one }
         - { names: [c.lab], alpn: [h2], from: [192.168.203.51/32], pool: one }
+        - { names: [d.lab], alpn: [h2], from: [192.168.203.51/32], pool: one }
+        - { names: [d.lab], alpn: [h2], pool: other }
+        - { regex: ["e.*[.]lab"], pool: one }
+        - { names: [e.f.lab], pool: kept }
         - { names: ["*.lab"], alpn: [H3], pool: one }
         - { names: ["*.lab"], pool: other }
 "#;
@@ -156,7 +160,7 @@ fn a_name_leads_by_what_the_client_offers() {
         &[b'x'; 200],
         b"acme-tls/1",
     ];
-    let cases: [(&str, Offers, Option<&str>); 17] = [
+    let cases: [(&str, Offers, Option<&str>); 21] = [
         ("a.lab", &[], Some(OTHER)),
         ("a.lab", &[b"acme-tls/1"], Some(ONE)),
         ("a.lab", &[b"h2", b"acme-tls/1"], Some(ONE)),
@@ -178,6 +182,12 @@ fn a_name_leads_by_what_the_client_offers() {
         // It is for other clients, whatever they offer.
         ("c.lab", &[b"h2"], None),
         ("c.lab", &[], None),
+        // In no class of its own.
+        ("d.lab", &[b"h2"], Some(OTHER)),
+        ("d.lab", &[&[0x1a, 0x1a], b"h2"], Some(OTHER)),
+        // What an expression matches has a wildcard that is more exact.
+        ("e.lab", &[], Some(OTHER)),
+        ("e.f.lab", &[], None),
         // No name is one of a protocol.
         ("h2", &[b"h2"], None),
     ];
@@ -188,4 +198,11 @@ fn a_name_leads_by_what_the_client_offers() {
         let hello = answer.segment(0, ACK_ONLY).payload(&data).window(501);
         ensure_goes(&mut lb, &hello, backend, &format!("{name} {offers:?}"));
     }
+    // More than a glance takes.
+    let mut lb = start_with(&config(BY_PROTOCOL));
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let data = offering(b"a.lab", &[&b"h2"[..]; 9]);
+    let hello = answer.segment(0, ACK_ONLY).payload(&data);
+    let left = receive(&mut lb, Port::Tenant, &hello.bytes());
+    assert_eq!(left.counted, ["consumed", "unread"]);
 }

@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lb_common::wire::header::{ACK, PSH};
 use lb_tests::{
     frames::{
-        packet::{Frame, check, flags::*},
+        packet::{Frame, check, flags::*, tcp},
         segment::Segment,
     },
-    product::program::{Action, DataPlane, Port},
+    product::program::{Action, DataPlane, MGMT_NIC, Port},
     traffic::hello::named,
 };
 
@@ -16,7 +16,7 @@ use super::{
     bind::{BACKEND, CLOCK, CONFIG, NUMBER, TIME, from_backend, hello, receive},
     bind_two::{long_hello, segments},
     cookies::{Answer, ISN, OPTIONS, start_with},
-    given::passed_on,
+    given::{KAS_MAC, passed_on},
 };
 
 /// The backend's options: those of Linux with another scale.
@@ -268,4 +268,37 @@ fn a_flow_may_end_behind_its_header() {
         assert_eq!((sent.flags, sent.sequence), (RST_ONLY, awaited));
         assert!(flow.lb.hellos().is_empty());
     }
+}
+
+/// A backend that refuses is followed by another one, whose SYN has room for the header, and which gets it.
+#[privileged_test]
+fn the_next_backend_gets_the_header_too() {
+    const OTHER: &str = "10.32.96.106:30918";
+    let one = format!("{BACKEND:?}");
+    let two = config().replacen(&one, &format!("{one}, {OTHER:?}"), 1);
+    let mut lb = start_with(&two);
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let first = passed_on(&mut lb, Port::Tenant, &hello(&answer, "a.lab").bytes());
+    let first = Segment::read(&first).expect("a SYN");
+    let port = first.from.to_string();
+    let from = |backend: &str, flags, sequence| {
+        tcp(backend, &port, flags)
+            .between(KAS_MAC, MGMT_NIC)
+            .numbers(sequence, first.sequence.wrapping_add(1))
+    };
+    let refusal = from(&first.to.to_string(), RST_ACK, 0);
+    let refused = receive(&mut lb, Port::Mgmt, &refusal.bytes());
+    check(&refused.frame).expect("right checksums");
+    let second = Segment::read(&refused.frame).expect("a SYN");
+    assert_eq!((second.flags, second.sequence), (SYN_ONLY, first.sequence));
+    assert_eq!(second.from, first.from);
+    assert_ne!(second.to, first.to);
+    let met = from(&second.to.to_string(), SYN_ACK, NUMBER).tcp_options(&AGREED);
+    let header = receive(&mut lb, Port::Mgmt, &met.bytes());
+    let sent = Segment::read(&header.frame).expect("a header");
+    assert_eq!(
+        (sent.sequence, sent.to),
+        (first.sequence.wrapping_add(1), second.to)
+    );
+    assert_eq!(header.frame[66..78], *b"\r\n\r\n\0\r\nQUIT\n");
 }

@@ -111,11 +111,22 @@ pub(super) struct Answer {
     /// Our clock, if it has one.
     pub(super) time: Option<u32>,
     pub(super) frame: Vec<u8>,
+    /// Where the SYN came from.
+    client: String,
 }
 
 impl Answer {
     pub(super) fn to(lb: &mut DataPlane, options: &[u8]) -> Self {
-        let syn = request(CLIENT_A, API, SYN_ONLY).numbers(ISN, 0);
+        Self::from(CLIENT_A, lb, options)
+    }
+
+    /// The same from another port, with [`OPTIONS`].
+    pub(super) fn of(lb: &mut DataPlane, port: u16) -> Self {
+        Self::from(&format!("192.168.203.50:{port}"), lb, &OPTIONS)
+    }
+
+    fn from(client: &str, lb: &mut DataPlane, options: &[u8]) -> Self {
+        let syn = request(client, API, SYN_ONLY).numbers(ISN, 0);
         let Outcome {
             action,
             frame,
@@ -136,6 +147,7 @@ impl Answer {
             number: segment.sequence,
             time,
             frame,
+            client: client.to_owned(),
         }
     }
 
@@ -155,7 +167,7 @@ impl Answer {
     /// A segment of the client, so many bytes behind its first one.
     pub(super) fn segment(&self, offset: u32, flags: u8) -> Frame {
         let sequence = ISN.wrapping_add(1).wrapping_add(offset);
-        request(CLIENT_A, API, flags)
+        request(&self.client, API, flags)
             .numbers(sequence, self.number.wrapping_add(1))
             .tcp_options(&self.times(0x0102_0305))
     }

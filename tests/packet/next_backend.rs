@@ -1,5 +1,7 @@
 //! Backends of bound flows that refuse or are silent, and that another one of the pool follows: see [`bind`](super::bind).
 
+use std::collections::BTreeSet;
+
 use lb_common::conntrack::ANSWER_TIMEOUT;
 use lb_tests::{
     frames::packet::{flags::*, tcp},
@@ -88,4 +90,25 @@ fn a_hello_without_an_answer_goes_to_the_other_backend() {
     let left = again(&mut lb);
     assert_eq!(left.counted, ["consumed", "unanswered"]);
     assert_eq!(lb.hellos()[0].bytes, whole);
+}
+
+/// Of five backends that refuse four are asked; then the process has the hello.
+#[privileged_test]
+fn three_other_backends_follow_at_most() {
+    let five = (105..110).map(|host| format!("\"10.32.96.{host}:30918\""));
+    let five = five.collect::<Vec<_>>().join(", ");
+    let mut lb = start_with(&CONFIG.replacen(&format!("{BACKEND:?}"), &five, 1));
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let whole = bind::hello(&answer, "a.lab").bytes();
+    let mut sent = passed_on(&mut lb, Port::Tenant, &whole);
+    let mut asked = BTreeSet::new();
+    while lb.hellos().is_empty() {
+        let (backend, port) = syn(&sent);
+        assert!(asked.insert(backend.clone()), "{backend} is asked again");
+        let refusal = tcp(&backend, &port, RST_ACK)
+            .between(KAS_MAC, MGMT_NIC)
+            .numbers(0, ISN.wrapping_add(1));
+        sent = lb.run(Port::Mgmt, &refusal.bytes(), 1).0.1;
+    }
+    assert_eq!(asked.len(), 4);
 }

@@ -129,7 +129,11 @@ impl RawMap {
     }
 
     /// The values of an array, one after the other.
-    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn read(&self) -> Result<Vec<u8>> {
         let count = self.room;
         let mut last = 0_u32;
         let mut keys = vec![0_u32; usize::try_from(count)?];
@@ -151,7 +155,11 @@ impl RawMap {
     }
 
     /// Writes every entry of an array.
-    pub(crate) fn write(&self, values: &[u8]) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// When there is not a value for each, or the kernel refuses.
+    pub fn write(&self, values: &[u8]) -> Result<()> {
         let keys: Vec<u32> = (0..self.room).collect();
         ensure!(values.len() == keys.len() * self.value, "a value for each");
         self.write_many(&keys, values.as_ptr().expose_provenance())

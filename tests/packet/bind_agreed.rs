@@ -122,3 +122,17 @@ fn a_client_may_leave_before_its_backend_has_answered() {
     let reset = Segment::read(&reset.frame).expect("a reset");
     assert_eq!(reset.sequence, ISN.wrapping_add(1 + length));
 }
+
+/// Each side is offered segments that its own network carries, and that the other end takes.
+#[privileged_test]
+fn both_syns_have_the_mss_of_the_network_that_they_come_to() {
+    let text = CONFIG.replace("interface: eth0,", "interface: eth0, mss: 1300,");
+    let text = text.replace("interface: eth1,", "interface: eth1, mss: 1380,");
+    for (sent, from_client, to_backend) in [(1460, 1300, 1380), (1340, 1300, 1340)] {
+        let mut lb = start_with(&text);
+        let answer = Answer::to(&mut lb, &options((sent, true, true)));
+        assert_eq!(offered(&answer.frame).0, from_client);
+        let (syn, _) = opened(&mut lb, &hello(&answer, "a.lab"));
+        assert_eq!(offered(&syn).0, to_backend, "{sent}");
+    }
+}

@@ -30,6 +30,7 @@ use crate::{
     lifecycle::takeover::{
         DIRECT, LONG, LONG_DIRECT, LONG_PORT, NAME, PORT, SHARED, config, ended_well,
     },
+    proxy::bind::hellos,
 };
 
 pub(crate) fn ours() -> String {
@@ -267,6 +268,8 @@ fn another_version_is_taken_over_and_switched() -> Result<()> {
     let reached = ask_on(early, &[&named(NAME.as_bytes())], Duration::ZERO)?;
     assert_eq!(reached.as_deref(), Some("node"));
     line.open()?.talk()?;
+    let hellos = hellos(&lb)?;
+    assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"], "{hellos:?}");
     drop((shared, direct));
     ended_well(&mut before.context("the process before")?)
 }

@@ -56,6 +56,15 @@ pub(crate) fn hellos(lb: &Lb<'_>) -> Result<BTreeMap<String, u64>> {
     Ok(network.context("tenant-a")?.hellos.clone())
 }
 
+/// Ensures that XDP has opened so many connections, and left none; on a slow machine some hellos may have come twice.
+pub(crate) fn ensure_all_bound(lb: &Lb<'_>, count: usize) -> Result<()> {
+    let mut hellos = hellos(lb)?;
+    hellos.remove("repeated");
+    let wanted = BTreeMap::from([("bound".to_owned(), u64::try_from(count)?)]);
+    ensure!(hellos == wanted, "{hellos:?}, not {count} bound");
+    Ok(())
+}
+
 fn counted(lb: &Lb<'_>, end: &str) -> Result<u64> {
     Ok(hellos(lb)?.get(end).copied().unwrap_or_default())
 }

@@ -1,8 +1,11 @@
 //! Shared VIPs whose SYNs are answered by cookies: the kernel of the cell gets a connection with its first bytes.
 
 use std::{
+    collections::BTreeMap,
+    fs,
     io::{Read as _, Write as _},
     net::SocketAddrV4,
+    os::unix::fs::MetadataExt as _,
     thread,
     time::Duration,
 };
@@ -26,6 +29,7 @@ use crate::{
     handoff::connections::handed_over,
     nic::cell::inside,
     proxy::{
+        bind::hellos,
         guard::{self, beside, teller, tellers},
         pipe::carry,
         relayed::{self, fast_line},
@@ -126,19 +130,22 @@ const EPOCHS: u32 = 6;
 /// Keys are turned while clients connect, and none of them is refused.
 #[privileged_test]
 fn keys_are_turned_while_clients_connect() -> Result<()> {
-    keys_are_turned("late_binding: never")
+    keys_are_turned("late_binding: never").map(drop)
 }
 
 /// The same while XDP opens their connections.
 #[privileged_test]
 fn keys_are_turned_while_clients_are_bound() -> Result<()> {
-    keys_are_turned("late_binding: always")
+    let hellos = keys_are_turned("late_binding: always")?;
+    assert_eq!(hellos.keys().collect::<Vec<_>>(), ["bound"], "{hellos:?}");
+    Ok(())
 }
 
-fn keys_are_turned(keys: &str) -> Result<()> {
+/// With these keys of `sni`; what the hellos were counted as.
+fn keys_are_turned(keys: &str) -> Result<BTreeMap<String, u64>> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
-    let _lb = Lb::start(&topology, &guard::config(&topology, keys))?;
+    let lb = Lb::start(&topology, &guard::config(&topology, keys))?;
     let keys = Cookies::open(&Pins::new(topology.run()).maps())?;
     let (_, measured) = beside(topology.client(), || {
         for _ in 0..EPOCHS {
@@ -147,7 +154,24 @@ fn keys_are_turned(keys: &str) -> Result<()> {
         }
         Ok(())
     })?;
-    println!("{measured} while keys were turned");
+    let hellos = hellos(&lb)?;
+    println!("{measured} while keys were turned: {hellos:?}");
+    Ok(hellos)
+}
+
+/// What clients have sent, and the keys of their numbers, are read by root alone.
+#[privileged_test]
+fn pins_of_hellos_and_keys_are_roots_alone() -> Result<()> {
+    let topology = Topology::poc()?;
+    let mut lb = Lb::start(&topology, &config(&topology, always()))?;
+    let maps = Pins::new(topology.run()).maps();
+    for _ in 0..2 {
+        for map in ["HELLOS", "HELLO_SLOTS", "COOKIES", "SPLICE_NAMES"] {
+            let pin = fs::metadata(maps.join(map)).context(map)?;
+            assert_eq!((pin.uid(), pin.mode() & 0o777), (0, 0o600), "{map}");
+        }
+        lb.take_over(&config(&topology, always()))?;
+    }
     Ok(())
 }
 

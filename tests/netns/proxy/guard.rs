@@ -1,7 +1,6 @@
 //! The shared VIP guards itself and its backends: FEATURES B8, B9, B13, RELIABILITY 11.
 
 use std::{
-    collections::BTreeMap,
     io::{ErrorKind, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddrV4, TcpStream},
     process::Command,
@@ -34,7 +33,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 
 use crate::proxy::{
-    bind::hellos,
+    bind::ensure_all_bound,
     sni::{PORT, SHARED, Site, counted, counted_refusal, reaches, send},
 };
 
@@ -124,9 +123,7 @@ fn b9_protocols_of_a_name_have_backends_of_their_own() -> Result<()> {
     for (words, name) in clients {
         reaches(topology.client(), Some("a.lab"), name, words)?;
     }
-    let bound = u64::try_from(clients.len())?;
-    assert_eq!(hellos(&lb)?, BTreeMap::from([("bound".to_owned(), bound)]));
-    Ok(())
+    ensure_all_bound(&lb, clients.len())
 }
 
 /// Clients that say nothing, or a byte each second, and how many of them one address has.

@@ -12,6 +12,7 @@ use lb_tests::{
 use serde_json::json;
 
 use crate::proxy::{
+    bind,
     guard::teller,
     sni::{SHARED, config},
 };
@@ -59,7 +60,7 @@ fn all_pieces(late_binding: &str) -> Result<()> {
             .set("late_binding", late_binding)
             .set("routes", routes),
     );
-    let _lb = Lb::start(&topology, &config)?;
+    let lb = Lb::start(&topology, &config)?;
     let goes = |what: &str, pieces: &[&[u8]], pause| -> Result<()> {
         let ask = || teller::ask(SHARED, pieces, pause);
         let reached = topology.client().netns.inside(ask)?;
@@ -79,6 +80,12 @@ fn all_pieces(late_binding: &str) -> Result<()> {
             goes(&format!("{client} in {count} records"), &[&records], PAUSE)?;
         }
     }
+    let ends = bind::hellos(&lb)?;
+    println!("{late_binding}: {ends:?}");
+    ensure!(
+        ends.contains_key("bound") == (late_binding == "always"),
+        "{ends:?}"
+    );
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Backends of a shared VIP that refuse, are silent or are not there: FEATURES B17.
 
 use std::{
+    collections::BTreeMap,
     io::{Read as _, Write as _},
     net::{Ipv4Addr, SocketAddrV4},
     ops::Range,
@@ -19,6 +20,7 @@ use lb_tests::{
 use crate::{
     flows::keepalive::silence,
     proxy::{
+        bind::hellos,
         guard::teller,
         sni::{self, PORT, SHARED, Site, counted, counted_refusal, reaches},
     },
@@ -120,6 +122,19 @@ fn b17_where_all_refuse_the_client_is_told_so() -> Result<()> {
     Ok(())
 }
 
+/// The same where XDP asks the backends, and leaves the client to the process when all of them have refused.
+#[privileged_test]
+fn b17_where_all_refuse_xdp_the_client_is_told_so() -> Result<()> {
+    let topology = Topology::poc()?;
+    let all = addresses(&topology.nodes[..3]);
+    let lb = Lb::start(&topology, &one_pool_by(&topology, &all, "always"))?;
+    is_told(&topology, Duration::ZERO..SLACK)?;
+    assert_eq!(counted_refusal(&lb, "unreachable")?, 1);
+    let ends = BTreeMap::from([("unanswered".to_owned(), 1)]);
+    assert_eq!(hellos(&lb)?, ends);
+    Ok(())
+}
+
 /// Where all are silent the client gets an alert after the time that there is for all of them: the fourth is
 /// not waited for.
 #[privileged_test]
@@ -144,10 +159,15 @@ fn addresses(nodes: &[Host]) -> Vec<Ipv4Addr> {
 
 /// These as the backends of `d.lab`, to which the process connects.
 fn one_pool(topology: &Topology, backends: &[Ipv4Addr]) -> Config {
+    one_pool_by(topology, backends, "never")
+}
+
+/// The same with this `late_binding`.
+fn one_pool_by(topology: &Topology, backends: &[Ipv4Addr], late_binding: &str) -> Config {
     let backends = backends.iter();
     let backends = backends.map(|&address| SocketAddrV4::new(address, PORT));
-    let sni = "late_binding: never, routes: [{ names: [d.lab], pool: d }]";
-    sni::config(topology, sni).mgmt_pool("d", backends)
+    let sni = format!("late_binding: {late_binding}, routes: [{{ names: [d.lab], pool: d }}]");
+    sni::config(topology, &sni[..]).mgmt_pool("d", backends)
 }
 
 /// How long it took until each of many clients at the same time was served.

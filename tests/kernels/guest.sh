@@ -131,11 +131,16 @@ tcp() {
   echo "FACT $wires ${modes}IPv4 IPv6"
 }
 
-# XDP opens the connection.
+# XDP opens the connections, of a hello in one segment and of one in two, of which neither comes twice.
 bind() {
   get $shared 443 || why || return 1
+  local protocols
+  protocols=$(printf '%0240d,' 1 2 3 4 5)0
+  ip netns exec c timeout 20 openssl s_client -connect $shared:443 -servername a.example -alpn "$protocols" \
+    >/tmp/client.log 2>&1 </dev/null || { cat /tmp/client.log; why; return 1; }
   lb status | tee /tmp/status
-  awk '$1 == "shared" && $2 == 1 { found = 1 } END { exit !found }' /tmp/status || return 1
+  awk '$1 == "shared" && $2 == 2 { found = 1 } END { exit !found }' /tmp/status || why || return 1
+  lb status -o json | tee /tmp/status.json | grep -q '"repeated"' && { cat /tmp/status.json; return 1; }
   echo "FACT $wires bound"
 }
 

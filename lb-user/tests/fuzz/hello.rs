@@ -1,7 +1,7 @@
 //! Hellos out of any bytes.
 
 use lb_common::{
-    client_hello::{HelloVerdict, Reading, parse},
+    client_hello::{HelloRefusal, HelloVerdict, Reading, glance::glance, parse},
     server_name::ServerName,
 };
 
@@ -25,6 +25,7 @@ fn client_hello() {
             }
         }
         assert_eq!(reading.go_on(&stream), verdict);
+        look(&stream, &verdict);
         let HelloVerdict::Found(hello) = verdict else {
             return false;
         };
@@ -45,6 +46,24 @@ fn client_hello() {
         }
         true
     });
+}
+
+/// The name that is found at a glance, if one is, is the one that the parser finds or refuses.
+fn look(stream: &[u8], verdict: &HelloVerdict<'_>) {
+    let Some(found) = glance(
+        &stream,
+        u32::try_from(stream.len()).expect("a short stream"),
+    ) else {
+        return;
+    };
+    let name = &stream[found.name_at.into()..][..found.name_length.into()];
+    match (ServerName::read(name), verdict) {
+        (Ok(name), HelloVerdict::Found(hello)) => assert_eq!(hello.name, Some(name)),
+        (Err(fault), HelloVerdict::Refused(HelloRefusal::Name(refused))) => {
+            assert_eq!(*refused, fault);
+        }
+        (name, verdict) => panic!("{name:?} at a glance, but {verdict:?}"),
+    }
 }
 
 #[test]

@@ -20,9 +20,8 @@ use super::{
 fn change_slots(lb: &DataPlane, change: impl Fn(&mut [u8])) {
     let slots = &lb.raw_maps()["HELLO_SLOTS"];
     let mut bytes = slots.read().expect("the slots");
-    bytes
-        .chunks_exact_mut(size_of::<HelloSlot>())
-        .for_each(change);
+    let (each, _) = bytes.as_chunks_mut::<{ size_of::<HelloSlot>() }>();
+    each.iter_mut().for_each(|slot| change(slot));
     slots.write(&bytes).expect("slots");
 }
 

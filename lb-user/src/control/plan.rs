@@ -188,7 +188,7 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
         }
     }
     let [names_before, names_behind] =
-        names::around_services(current, desired, turned(current, &set));
+        names::around_services(current, desired, &turned(current, set));
     plan.extend(names_before);
     for (key, service) in &desired.services {
         let service = Service {

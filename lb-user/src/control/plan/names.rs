@@ -15,9 +15,9 @@ use crate::control::desired::Desired;
 pub(super) fn around_services(
     current: &Current,
     desired: &Desired,
-    turned: BTreeSet<u16>,
+    turned: &BTreeSet<u16>,
 ) -> [Vec<Operation>; 2] {
-    let turned = &turned | &with_other_kinds(current, desired);
+    let turned = turned | &with_other_kinds(current, desired);
     let is_left = |key: &NameKey, route: &PoolRoute| {
         is_name(key) && route.pool == BY_CLIENT && turned.contains(&key.service)
     };

@@ -87,7 +87,7 @@ impl Bound {
         FlowState::from_raw(flow.word)
     }
 
-    fn assert_lives(&self, case: &str) {
+    pub(super) fn assert_lives(&self, case: &str) {
         let word = self.word();
         assert_eq!(
             (word.state(), word.is_half_closed()),

@@ -2,15 +2,19 @@
 
 use std::mem::offset_of;
 
-use lb_common::maps::hello::{HelloHead, HelloSlot};
+use lb_common::{
+    conntrack::FlowState,
+    maps::hello::{HelloHead, HelloSlot},
+};
 use lb_tests::{
     frames::{packet::flags::*, segment::Segment},
-    product::program::{Action, DataPlane, Port},
+    product::program::{Action, DataPlane, IDS, Port},
     traffic::hello::named,
 };
 
 use super::{
     bind::{CONFIG, NUMBER, from_backend, hello, opened, receive, syn_ack},
+    bind_again::free_ids,
     bind_two::{long_hello, open, segments},
     cookies::{Answer, ISN, OPTIONS, begin_epoch, start_with},
     given::passed_on,
@@ -111,4 +115,36 @@ fn a_slot_has_one_cpu_at_a_time() {
     change_slots(&lb, |slot| slot[0] &= !1);
     let again = passed_on(&mut lb, Port::Tenant, &first.bytes());
     assert_eq!(again[66..], named(b"a.lab"));
+}
+
+/// Another CPU writes the flow's record: what comes from either side meanwhile is dropped, and comes again.
+#[privileged_test]
+fn a_flow_has_one_cpu_at_a_time() {
+    let mut lb = start_with(CONFIG);
+    let answer = Answer::to(&mut lb, &OPTIONS);
+    let first = hello(&answer, "a.lab");
+    let (syn, port) = opened(&mut lb, &first);
+    let (_, number) = port.rsplit_once(':').expect("a port");
+    let id = DataPlane::flow_id(number.parse().expect("a number"));
+    let change = |lb: &mut DataPlane, to: fn(FlowState) -> FlowState| {
+        let mut flow = lb.maps.flows.get(&id, 0).expect("an entry");
+        flow.word = to(FlowState::from_raw(flow.word)).raw();
+        lb.maps.flows.set(id, &flow, 0).expect("a write");
+    };
+    change(&mut lb, FlowState::hold);
+    let dropped = receive(&mut lb, Port::Tenant, &first.bytes());
+    assert_eq!(
+        (dropped.action, &dropped.counted[..]),
+        (Action::Drop, &["held"][..])
+    );
+    let dropped = receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
+    assert_eq!(
+        (dropped.action, &dropped.counted[..]),
+        (Action::Drop, &["flow_race"][..])
+    );
+    assert_eq!(free_ids(&lb), IDS - 1);
+    change(&mut lb, FlowState::release);
+    assert_eq!(opened(&mut lb, &first), (syn, port.clone()));
+    let met = receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
+    assert_eq!(met.counted, ["transmitted", "bound"]);
 }

@@ -22,6 +22,7 @@ mod bind_by_client;
 mod bind_cut;
 mod bind_ends;
 mod bind_header;
+mod bind_options;
 mod bind_slot;
 mod bind_two;
 mod blind;

@@ -46,10 +46,17 @@ pub const BY_CLASS: u16 = 1;
 /// In the flags of [`BY_CLIENT`]: the protocols count that the client offers. Without, it offers none.
 pub const BY_PROTOCOL: u16 = 2;
 
-/// The number of the class of the clients in the prefix at this place of all prefixes of a service: above those of protocols.
+/// The number of the class of the clients in the prefix at this place of all prefixes of a service, whose hash makes another set
+/// have other numbers: they are above those of protocols.
 #[cfg(any(test, feature = "user"))]
-pub const fn class(place: u32) -> u32 {
-    (place + 1) << 7 | OTHER_CLIENTS
+pub const fn class(hash: u32, place: u32) -> u32 {
+    hash << 23 | (place + 1 & 0xffff) << 7 | OTHER_CLIENTS
+}
+
+/// Whether a kind of clients is in a class, and not of [`OTHER_CLIENTS`].
+#[cfg(any(test, feature = "user"))]
+pub const fn has_class(kind: u32) -> bool {
+    kind >> 7 != 0
 }
 
 /// The number of the protocol at this place of those that the routes of a service are for: bits 3 to 6.
@@ -273,9 +280,10 @@ mod tests {
     fn kinds_of_clients_are_none_of_names_and_protocols() {
         let protocols = (0..4).map(protocol).collect::<Vec<_>>();
         assert_eq!(protocols, [8, 16, 32, 64]);
-        for class in [OTHER_CLIENTS, class(0), class(65_535)] {
+        for class in [OTHER_CLIENTS, class(0, 0), class(u32::MAX, 65_534)] {
             assert!(protocols.iter().all(|protocol| class & protocol == 0));
             assert_eq!(class & (UNDER | PROTOCOL | OTHER_CLIENTS), OTHER_CLIENTS);
+            assert_eq!(has_class(class | UNDER | 8), class != OTHER_CLIENTS);
         }
     }
 

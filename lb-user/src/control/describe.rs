@@ -118,7 +118,7 @@ fn pattern(key: &NameKey) -> String {
     let clients = match key.kind & !UNDER {
         0 => String::new(),
         kind => {
-            let (class, offers) = (kind >> 7, kind >> 3 & 0xf);
+            let (class, offers) = (kind >> 7 & 0xffff, kind >> 3 & 0xf);
             format!(" for clients of class {class} with the protocols {offers:04b}")
         }
     };

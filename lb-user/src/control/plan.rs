@@ -187,9 +187,8 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::SetTable(*pool, MaglevTable::clone(table)));
         }
     }
-    let [names_before, names_behind] =
-        names::around_services(current, desired, &turned(current, set));
-    plan.extend(names_before);
+    let names = names::steps(current, desired, &turned(current, set));
+    plan.extend(names.before);
     for (key, service) in &desired.services {
         let service = Service {
             rules: set(Owner::Service(service.id)),
@@ -200,9 +199,9 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::SetService(*key, service));
         }
     }
-    plan.extend(names_behind);
+    plan.extend(names.behind);
     plan.extend(new_addresses(current, desired, Address::is_vip));
-    plan.extend(removals(current, desired));
+    plan.extend(removals(current, desired, names.last));
     let mut clears = clear_tables(current, desired);
     clears.extend(clear_rules(current, &choices));
     if !clears.is_empty() {
@@ -368,7 +367,7 @@ fn backends(current: &Current, desired: &Desired) -> Vec<Operation> {
 }
 
 /// Addresses before services before networks: nothing is left that points to what is gone.
-fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
+fn removals(current: &Current, desired: &Desired, names: Vec<Operation>) -> Vec<Operation> {
     let mut plan = Vec::new();
     for key in current.addresses.keys() {
         if !desired.addresses.contains_key(key) {
@@ -380,7 +379,7 @@ fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::RemoveService(*key));
         }
     }
-    plan.extend(names::removals(current, desired));
+    plan.extend(names);
     for key in current.network_ids.keys() {
         if !desired.network_ids.iter().any(|(wanted, _)| wanted == key) {
             plan.push(Operation::UnmapNetwork(*key));

@@ -1,64 +1,122 @@
 //! The steps that change which names the data plane knows. Pure.
 //!
-//! Where a name leads by the kind of its client, the number of a kind means something by the classes and protocols of the service
-//! alone. So while those change, such names are the process's: that they are is written first, and where they lead last, when the
-//! service has its classes.
+//! Where a name leads by the kind of its client, the number of a kind means something by the classes and protocols of its service
+//! alone. Other classes have other numbers, so both are there while the service turns from the ones to the others. Where this is
+//! not possible such names are the process's meanwhile: that they are is written first, and where they lead last.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+};
 
-use lb_common::maps::server_name::{BY_CLIENT, NameKey, PoolRoute, UNDER};
+use lb_common::maps::{
+    MAX_SERVER_NAMES,
+    server_name::{BY_CLIENT, BY_PROTOCOL, NameKey, PROTOCOL, PoolRoute, UNDER, has_class},
+};
 
 use super::{Current, Operation};
 use crate::control::desired::Desired;
 
-/// The steps before and behind those of the services, `turned` of which get other classes.
-pub(super) fn around_services(
-    current: &Current,
-    desired: &Desired,
-    turned: &BTreeSet<u16>,
-) -> [Vec<Operation>; 2] {
-    let turned = turned | &with_other_kinds(current, desired);
-    let is_left = |key: &NameKey, route: &PoolRoute| {
-        is_name(key) && route.pool == BY_CLIENT && turned.contains(&key.service)
+/// The steps of names: before those of the services, behind them, and at the end.
+pub(super) struct NameSteps {
+    pub(super) before: Vec<Operation>,
+    pub(super) behind: Vec<Operation>,
+    pub(super) last: Vec<Operation>,
+}
+
+/// The steps around those of the services, `turned` of which get other classes.
+pub(super) fn steps(current: &Current, desired: &Desired, turned: &BTreeSet<u16>) -> NameSteps {
+    let names = Change {
+        old: &current.names,
+        new: &desired.names,
     };
-    let left = current
-        .names
+    let left = names.left(turned);
+    let is_left = |key: &NameKey| left.contains(&key.service);
+    let leave = names
+        .old
         .iter()
-        .filter(|(key, route)| is_left(key, route));
-    let left = left.map(|(key, _)| Operation::SetName(*key, of_process(key)));
-    let mut before = sorted(left.collect());
+        .filter(|(key, route)| is_name(key) && route.pool == BY_CLIENT && is_left(key));
+    let leave = leave.map(|(key, _)| Operation::SetName(*key, of_process(key)));
+    let mut before = sorted(leave.collect());
     if !before.is_empty() {
         before.push(Operation::AwaitPackets);
     }
-    // Those of before make room.
-    before.extend(gone(current, desired, |key| !is_name(key)));
-    let new = desired.names.iter();
-    let new = new.filter(|(key, route)| {
-        let known = current.names.get(key);
-        known != Some(route) || known.is_some_and(|known| is_left(key, known))
-    });
-    let set = |(key, route): (&NameKey, &PoolRoute)| Operation::SetName(*key, *route);
-    let (names, kinds): (Vec<_>, Vec<_>) = new.partition(|(key, _)| is_name(key));
-    before.extend(sorted(kinds.into_iter().map(set).collect()));
-    [before, sorted(names.into_iter().map(set).collect())]
+    let (at_once, last) = names.gone().partition(|key| is_left(key) && !is_name(key));
+    before.extend(removed(at_once));
+    let is_new = |(key, route): &(&NameKey, &PoolRoute)| {
+        let known = names.old.get(key);
+        known != Some(route) || is_left(key) && is_name(key) && route.pool == BY_CLIENT
+    };
+    let new = names.new.iter().filter(is_new);
+    let (behind, at_once): (Vec<_>, Vec<_>) = new
+        .map(|(key, route)| Operation::SetName(*key, *route))
+        .partition(
+            |step| matches!(step, Operation::SetName(key, _) if is_left(key) && is_name(key)),
+        );
+    before.extend(sorted(at_once));
+    NameSteps {
+        before,
+        behind: sorted(behind),
+        last: removed(last),
+    }
 }
 
-/// Forgets names, in the other order: what others are under, shorter ones first, and then whole names.
-pub(super) fn removals(current: &Current, desired: &Desired) -> Vec<Operation> {
-    gone(current, desired, is_name)
+/// Names as they are, and as they are to be.
+struct Change<'a> {
+    old: &'a HashMap<NameKey, PoolRoute>,
+    new: &'a HashMap<NameKey, PoolRoute>,
 }
 
-/// The services of which a kind of clients, or a protocol, gets another route.
-fn with_other_kinds(current: &Current, desired: &Desired) -> BTreeSet<u16> {
-    let gone = current.names.keys();
-    let gone = gone.filter(|key| !desired.names.contains_key(key));
-    let new = desired.names.iter();
-    let new = new.filter(|(key, route)| current.names.get(key) != Some(route));
-    let changed = gone.chain(new.map(|(key, _)| key));
-    changed
-        .filter(|key| !is_name(key))
-        .map(|key| key.service)
-        .collect()
+impl Change<'_> {
+    fn gone(&self) -> impl Iterator<Item = NameKey> {
+        let old = self.old.keys().copied();
+        old.filter(|key| !self.new.contains_key(key))
+    }
+
+    fn added(&self) -> impl Iterator<Item = NameKey> {
+        let new = self.new.keys().copied();
+        new.filter(|key| !self.old.contains_key(key))
+    }
+
+    /// The services whose names are the process's meanwhile.
+    fn left(&self, turned: &BTreeSet<u16>) -> BTreeSet<u16> {
+        let both = self.old.iter();
+        let both = both.filter_map(|(key, old)| Some((*key, old, self.new.get(key)?)));
+        let by_chance = both.clone().filter(|(key, ..)| has_class(key.kind));
+        let by_chance = by_chance.map(|(key, ..)| key);
+        let changed = both.clone().filter(|(_, old, new)| old != new);
+        let changed = changed.map(|(key, ..)| key);
+        let changed = changed.chain(self.gone()).chain(self.added());
+        let (protocols, changed): (Vec<_>, Vec<_>) = changed.partition(|key| key.kind == PROTOCOL);
+        let without_class = changed
+            .into_iter()
+            .filter(|key| !is_name(key) && !has_class(key.kind));
+        let has_room = self.old.len() + self.added().count() <= MAX_SERVER_NAMES as usize;
+        let of_turned = |key: &NameKey| turned.contains(&key.service);
+        let turned = by_chance.chain(without_class).filter(of_turned);
+        let turned = turned.map(|key| key.service);
+        let without_room = self
+            .gone()
+            .chain(self.added())
+            .filter(|key| !has_room && !is_name(key));
+        let told_apart = both.filter(|(key, old, new)| {
+            let are_by = [old, new].iter().all(|route| route.pool == BY_CLIENT);
+            is_name(key) && are_by && old.flags != new.flags
+        });
+        let told_apart = told_apart.map(|(key, ..)| key.service);
+        let protocols: BTreeSet<u16> = protocols.into_iter().map(|key| key.service).collect();
+        let by_protocol = self.old.iter().filter(|(key, route)| {
+            let is_by = route.pool == BY_CLIENT && route.flags & BY_PROTOCOL != 0;
+            is_by && protocols.contains(&key.service)
+        });
+        let by_protocol = by_protocol.map(|(key, _)| key.service);
+        let without_room = without_room.map(|key| key.service);
+        turned
+            .chain(told_apart)
+            .chain(by_protocol)
+            .chain(without_room)
+            .collect()
+    }
 }
 
 /// Whether it is that of a name, or of what names are under, and not of a kind of its clients or of a protocol.
@@ -74,19 +132,69 @@ fn of_process(key: &NameKey) -> PoolRoute {
     }
 }
 
-/// Whole names before what others are under, and of that longer ones first: else a name would go where a less exact one goes.
+/// Protocols first; whole names before what others are under, and of that longer ones first: else a name would go where a less
+/// exact one goes. The kinds of its clients before a name.
 fn sorted(mut steps: Vec<Operation>) -> Vec<Operation> {
     steps.sort_unstable_by_key(|step| match step {
-        Operation::SetName(key, _) => Some((key.kind, Reverse(key.length), key.service, key.name)),
+        Operation::SetName(key, _) => {
+            let exactness = (key.kind & UNDER, Reverse(key.length), key.service, key.name);
+            Some((key.kind != PROTOCOL, exactness, is_name(key), key.kind))
+        }
         _ => None,
     });
     steps
 }
 
-fn gone(current: &Current, desired: &Desired, is_meant: fn(&NameKey) -> bool) -> Vec<Operation> {
-    let gone = current.names.keys().copied();
-    let gone = gone.filter(|key| is_meant(key) && !desired.names.contains_key(key));
-    let mut gone: Vec<NameKey> = gone.collect();
-    gone.sort_unstable_by_key(|key| (Reverse(key.kind), key.length, key.service, key.name));
-    gone.into_iter().map(Operation::RemoveName).collect()
+/// Forgets them, in the other order: what others are under, shorter ones first, and then whole names; and kinds of clients before.
+fn removed(mut keys: Vec<NameKey>) -> Vec<Operation> {
+    keys.sort_unstable_by_key(|key| (Reverse(key.kind), key.length, key.service, key.name));
+    keys.into_iter().map(Operation::RemoveName).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::maps::server_name::{BY_CLASS, class, key};
+
+    use super::*;
+
+    /// Two sets of classes that do not fit beside each other: the former goes first, and meanwhile the name is the process's.
+    #[test]
+    fn what_has_no_room_beside_the_former_comes_behind_it() {
+        let of = |kind| key(7, b"a.b", kind).expect("a short name");
+        let with = |hash| {
+            let route = |key: NameKey, pool, flags| {
+                let mark = key.mark();
+                (key, PoolRoute { pool, flags, mark })
+            };
+            let kinds = (0..40_000).map(|place| route(of(class(hash, place)), 1, 0));
+            let name = route(of(0), BY_CLIENT, BY_CLASS);
+            kinds.chain([name]).collect::<HashMap<_, _>>()
+        };
+        let mut current = Current {
+            names: with(1),
+            ..Current::default()
+        };
+        let desired = Desired {
+            names: with(2),
+            ..Desired::default()
+        };
+        let steps = steps(&current, &desired, &BTreeSet::from([7]));
+        assert_eq!(
+            steps.before[0],
+            Operation::SetName(of(0), of_process(&of(0)))
+        );
+        assert_eq!(
+            steps.behind,
+            [Operation::SetName(of(0), desired.names[&of(0)])]
+        );
+        for step in [steps.before, steps.behind, steps.last].concat() {
+            match step {
+                Operation::SetName(key, route) => drop(current.names.insert(key, route)),
+                Operation::RemoveName(key) => drop(current.names.remove(&key)),
+                _ => {}
+            }
+            assert!(current.names.len() <= MAX_SERVER_NAMES as usize);
+        }
+        assert_eq!(current.names, desired.names);
+    }
 }

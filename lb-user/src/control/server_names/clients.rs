@@ -53,6 +53,8 @@ impl<'r> Clients<'r> {
             protocol.len() <= MAX_NAME_BYTES as usize && !is_grease(protocol.bytes())
         };
         let are_known = protocols.len() <= MAX_ROUTED_PROTOCOLS && protocols.iter().all(is_known);
+        let hash = hash(&prefixes);
+        let class = |place| class(hash, place);
         let numbered = || protocols.iter().copied().zip((0..).map(protocol));
         Self {
             prefixes: prefixes.into_iter().zip((0..).map(class)).collect(),
@@ -95,6 +97,17 @@ impl<'r> Clients<'r> {
             .map(|(prefix, number)| (IpNet::V4(*prefix), *number))
             .collect()
     }
+}
+
+/// Of all prefixes together (FNV-1a).
+fn hash(prefixes: &BTreeSet<Ipv4Net>) -> u32 {
+    let bytes = prefixes.iter().flat_map(|prefix| {
+        let [a, b, c, d] = prefix.addr().octets();
+        [a, b, c, d, prefix.prefix_len()]
+    });
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// Some of these, in all ways, none and all of them included.

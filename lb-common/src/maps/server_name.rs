@@ -50,7 +50,7 @@ pub const BY_PROTOCOL: u16 = 2;
 /// have other numbers: they are above those of protocols.
 #[cfg(any(test, feature = "user"))]
 pub const fn class(hash: u32, place: u32) -> u32 {
-    hash << 23 | (place + 1 & 0xffff) << 7 | OTHER_CLIENTS
+    hash << 23 | ((place + 1) & 0xffff) << 7 | OTHER_CLIENTS
 }
 
 /// Whether a kind of clients is in a class, and not of [`OTHER_CLIENTS`].

@@ -78,50 +78,78 @@ impl Change<'_> {
         new.filter(|key| !self.old.contains_key(key))
     }
 
+    /// Keys of both, with the route that each has and gets.
+    fn kept(&self) -> impl Iterator<Item = (NameKey, PoolRoute, PoolRoute)> {
+        let old = self.old.iter();
+        old.filter_map(|(key, old)| Some((*key, *old, *self.new.get(key)?)))
+    }
+
+    /// Keys whose routes change, come or go.
+    fn changed(&self) -> impl Iterator<Item = NameKey> {
+        let changed = self.kept().filter(|(_, old, new)| old != new);
+        let changed = changed.map(|(key, ..)| key);
+        changed.chain(self.gone()).chain(self.added())
+    }
+
     /// The services whose names are the process's meanwhile.
     fn left(&self, turned: &BTreeSet<u16>) -> BTreeSet<u16> {
-        let both = self.old.iter();
-        let both = both.filter_map(|(key, old)| Some((*key, old, self.new.get(key)?)));
-        let by_chance = both.clone().filter(|(key, ..)| has_class(key.kind));
-        let by_chance = by_chance.map(|(key, ..)| key);
-        let changed = both.clone().filter(|(_, old, new)| old != new);
-        let changed = changed.map(|(key, ..)| key);
-        let changed = changed.chain(self.gone()).chain(self.added());
-        let (protocols, changed): (Vec<_>, Vec<_>) = changed.partition(|key| key.kind == PROTOCOL);
-        let without_class = changed
-            .into_iter()
-            .filter(|key| !is_name(key) && !has_class(key.kind));
+        let left = self
+            .unclear_in_classes(turned)
+            .chain(self.told_apart_otherwise());
+        let left = left
+            .chain(self.of_other_protocols())
+            .chain(self.without_room());
+        left.map(|key| key.service).collect()
+    }
+
+    /// Kinds that mean something else with the other classes: of clients in no class, whose number stays, and those that have the
+    /// number of another class by chance.
+    fn unclear_in_classes(&self, turned: &BTreeSet<u16>) -> impl Iterator<Item = NameKey> {
+        let by_chance = self.kept().map(|(key, ..)| key);
+        let by_chance = by_chance.filter(|key| has_class(key.kind));
+        let without_class = self
+            .changed()
+            .filter(|key| is_client(key) && !has_class(key.kind));
+        let unclear = by_chance.chain(without_class);
+        unclear.filter(|key| turned.contains(&key.service))
+    }
+
+    /// Names for which something else of their clients counts than before.
+    fn told_apart_otherwise(&self) -> impl Iterator<Item = NameKey> {
+        let names = self.kept().filter(|(key, old, new)| {
+            let are_by_client = old.pool == BY_CLIENT && new.pool == BY_CLIENT;
+            is_name(key) && are_by_client && old.flags != new.flags
+        });
+        names.map(|(key, ..)| key)
+    }
+
+    /// Names by protocols, of services for whose routes others count.
+    fn of_other_protocols(&self) -> impl Iterator<Item = NameKey> {
+        let protocols = self.changed().filter(|key| key.kind == PROTOCOL);
+        let services: BTreeSet<u16> = protocols.map(|key| key.service).collect();
+        let names = self.old.iter().filter(move |(key, route)| {
+            let is_by_protocol = route.pool == BY_CLIENT && route.flags & BY_PROTOCOL != 0;
+            is_by_protocol && services.contains(&key.service)
+        });
+        names.map(|(key, _)| *key)
+    }
+
+    /// Kinds that come or go, where both have no room beside each other.
+    fn without_room(&self) -> impl Iterator<Item = NameKey> {
         let has_room = self.old.len() + self.added().count() <= MAX_SERVER_NAMES as usize;
-        let of_turned = |key: &NameKey| turned.contains(&key.service);
-        let turned = by_chance.chain(without_class).filter(of_turned);
-        let turned = turned.map(|key| key.service);
-        let without_room = self
-            .gone()
-            .chain(self.added())
-            .filter(|key| !has_room && !is_name(key));
-        let told_apart = both.filter(|(key, old, new)| {
-            let are_by = [old, new].iter().all(|route| route.pool == BY_CLIENT);
-            is_name(key) && are_by && old.flags != new.flags
-        });
-        let told_apart = told_apart.map(|(key, ..)| key.service);
-        let protocols: BTreeSet<u16> = protocols.into_iter().map(|key| key.service).collect();
-        let by_protocol = self.old.iter().filter(|(key, route)| {
-            let is_by = route.pool == BY_CLIENT && route.flags & BY_PROTOCOL != 0;
-            is_by && protocols.contains(&key.service)
-        });
-        let by_protocol = by_protocol.map(|(key, _)| key.service);
-        let without_room = without_room.map(|key| key.service);
-        turned
-            .chain(told_apart)
-            .chain(by_protocol)
-            .chain(without_room)
-            .collect()
+        let moved = self.gone().chain(self.added());
+        moved.filter(move |key| !has_room && !is_name(key))
     }
 }
 
 /// Whether it is that of a name, or of what names are under, and not of a kind of its clients or of a protocol.
 const fn is_name(key: &NameKey) -> bool {
     key.kind & !UNDER == 0
+}
+
+/// Whether it is that of a kind of a name's clients.
+const fn is_client(key: &NameKey) -> bool {
+    !is_name(key) && key.kind != PROTOCOL
 }
 
 /// What leaves a name to the process.

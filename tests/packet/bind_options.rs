@@ -9,6 +9,7 @@ use super::{
     bind::{CLOCK, NUMBER, TIME, from_backend, receive},
     bind_ends::Bound,
     given::passed_on,
+    splice::BROKEN_OPTIONS,
 };
 
 const NOPS: [u8; 2] = [1; 2];
@@ -65,14 +66,7 @@ fn options_are_translated_wherever_they_stand() {
 #[privileged_test]
 fn broken_options_go_nowhere() {
     let mut bound = Bound::established();
-    for options in [
-        [8, 9, 0, 0],
-        [1, 1, 8, 10],
-        [5, 10, 0, 0],
-        [254, 1, 1, 1],
-        [254, 0, 1, 1],
-        [1, 1, 1, 254],
-    ] {
+    for options in BROKEN_OPTIONS {
         let reply = from_backend(&bound.port, ACK_ONLY, NUMBER + 13, bound.client);
         let request = bound.answer.segment(0, ACK_ONLY);
         let request = request.numbers(bound.client, bound.answer.number.wrapping_add(13));

@@ -696,19 +696,22 @@ fn options_are_translated_wherever_they_stand() {
     }
 }
 
+/// Lists of options that are none.
+pub(super) const BROKEN_OPTIONS: [[u8; 4]; 6] = [
+    [8, 9, 0, 0],
+    [1, 1, 8, 10],
+    [5, 10, 0, 0],
+    [254, 1, 1, 1],
+    [254, 0, 1, 1],
+    [1, 1, 1, 254],
+];
+
 /// A list of options that is broken, in whatever way, translates nothing; and goes nowhere.
 #[privileged_test]
 fn broken_options_go_nowhere() {
     let mut lb = DataPlane::new(CONFIG);
     let _lease = Lease::drained(&mut lb);
-    for options in [
-        [8, 9, 0, 0],
-        [1, 1, 8, 10],
-        [5, 10, 0, 0],
-        [254, 1, 1, 1],
-        [254, 0, 1, 1],
-        [1, 1, 1, 254],
-    ] {
+    for options in BROKEN_OPTIONS {
         let frames = [
             (Port::Tenant, client_says(ACK_ONLY, HELLO, 0)),
             (Port::Mgmt, backend_says(ACK_ONLY, 0, HELLO)),

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How long a hello waits for a process, in units of coarse time: 45 s. A supervisor has noticed by then that one hangs, and
-/// started another one. Without any for longer, clients get a reset.
+/// started another one. Without any for longer, clients whose connections XDP does not open get a reset.
 pub const MAX_HELLO_AGE: u32 = 42_915;
 /// Bytes of the ring buffer `HELLOS`.
 pub const HELLO_BUFFER_BYTES: u32 = 1 << 19;

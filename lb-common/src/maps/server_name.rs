@@ -59,6 +59,12 @@ pub const fn has_class(kind: u32) -> bool {
     kind >> 7 != 0
 }
 
+/// The place of the class of a kind of clients, from 1 on, or 0 of [`OTHER_CLIENTS`]; and a bit for each protocol that they offer.
+#[cfg(any(test, feature = "user"))]
+pub const fn parts_of_kind(kind: u32) -> (u32, u32) {
+    (kind >> 7 & 0xffff, kind >> 3 & 0xf)
+}
+
 /// The number of the protocol at this place of those that the routes of a service are for: bits 3 to 6.
 #[cfg(any(test, feature = "user"))]
 pub const fn protocol(place: u32) -> u32 {

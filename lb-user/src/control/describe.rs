@@ -5,7 +5,7 @@ use lb_common::maps::{
     network::{Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, Network, NetworkKey},
     quota,
     rule::Owner,
-    server_name::{BY_CLIENT, NameKey, PROTOCOL, PoolRoute, UNDER},
+    server_name::{BY_CLIENT, NameKey, PROTOCOL, PoolRoute, UNDER, parts_of_kind},
     service::{SERVICE_CELL, Service, ServiceKey},
 };
 
@@ -114,11 +114,10 @@ fn set_name(key: &NameKey, route: PoolRoute, ids: &Ids) -> String {
 /// A name as in the file.
 fn pattern(key: &NameKey) -> String {
     let any = if key.kind & UNDER != 0 { "*." } else { "" };
-    // The kind is that of lb_common::maps::server_name.
     let clients = match key.kind & !UNDER {
         0 => String::new(),
         kind => {
-            let (class, offers) = (kind >> 7 & 0xffff, kind >> 3 & 0xf);
+            let (class, offers) = parts_of_kind(kind);
             format!(" for clients of class {class} with the protocols {offers:04b}")
         }
     };

@@ -46,7 +46,7 @@ const SNAT: &str = "10.32.96.50";
 /// The backend's number, clock and options: those of Linux with another scale.
 pub(super) const NUMBER: u32 = 0x1020_3040;
 pub(super) const CLOCK: u32 = 0x5000_0000;
-const AGREED: [u8; 20] = [
+pub(super) const AGREED: [u8; 20] = [
     2, 4, 5, 0xb4, 4, 2, 8, 10, 0x50, 0, 0, 0, 1, 2, 3, 5, 1, 3, 3, 9,
 ];
 /// The client's clock in its hello.

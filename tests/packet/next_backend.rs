@@ -16,10 +16,10 @@ use super::{
 };
 
 /// The other backend of the pool.
-const OTHER: &str = "10.32.96.106:30918";
+pub(super) const OTHER: &str = "10.32.96.106:30918";
 
 /// With two backends in the pool.
-fn with_two() -> String {
+pub(super) fn with_two() -> String {
     let one = format!("{BACKEND:?}");
     CONFIG.replacen(&one, &format!("{one}, {OTHER:?}"), 1)
 }

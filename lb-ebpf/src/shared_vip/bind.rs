@@ -91,7 +91,7 @@ enum Unbound {
     Noted(u32),
     /// The flow with this id is left by its backend.
     Unanswered(u32),
-    /// Another CPU changes its flow; it comes again.
+    /// Another CPU opens or changes its flow; it comes again.
     Raced,
 }
 
@@ -136,7 +136,11 @@ fn open(
         claimed.bind()
     };
     let opened = new_flow::bind(frame, key, network, (&service, &chosen), isn, bind);
-    opened.map_err(|_| HELLO_UNOPENED.into())
+    opened.map_err(|reason| match reason {
+        // A copy of the hello has opened it on another CPU.
+        DropReason::FlowRace => Unbound::Raced,
+        _ => Unbound::Noted(HELLO_UNOPENED),
+    })
 }
 
 /// In the place of a header's length: it could not be made, and its backend gets nothing.

@@ -1,5 +1,6 @@
 //! Two CPUs run the program on the same maps at the same moment.
 
+mod binding;
 mod duel;
 mod index;
 mod mix;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use lb_common::maps::MAX_CLONE_NICS;
 
 use super::{
     arguments::{Format, Show},
@@ -11,6 +12,7 @@ use super::{
 };
 use crate::{
     api::{ClusterStatus, ConfigStatus, ServiceStats, ShareUse},
+    config::SecondSegment,
     model::ago::{ago, ago_seconds},
     observe::{NetworkStatus, RingStatus, SnatStatus, Verdicts},
     reports::status::StatusReport,
@@ -52,6 +54,9 @@ pub(super) fn show(show: &Show) -> Result<()> {
         print::line(line)?;
     }
     for line in peer_words(&status.networks) {
+        print::line(line)?;
+    }
+    for line in second_words(&status.networks, &status.snat) {
         print::line(line)?;
     }
     print::line("")?;
@@ -140,6 +145,23 @@ fn peer_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
              one-arm traffic are late there or lost; attach one to it that passes everything"
         )
     })
+}
+
+/// Which networks of backends get the second segment of a ClientHello a round trip after the first one. In generic mode XDP sends
+/// them none.
+fn second_words(networks: &[NetworkStatus], snat: &[SnatStatus]) -> Vec<String> {
+    let late = networks.iter().filter(|network| {
+        let has_backends = snat.iter().any(|snat| snat.network == network.name);
+        has_backends && network.mode == "native" && network.second_segment == SecondSegment::OnAck
+    });
+    let words = late.map(|network| {
+        let name = &network.name;
+        format!(
+            "network {name}: backends get the second segment of a ClientHello when they have acknowledged the first one \
+             (second_segment: on_ack, or more than {MAX_CLONE_NICS} interfaces of backends)"
+        )
+    });
+    words.collect()
 }
 
 fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
@@ -391,6 +413,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::reports::samples;
 
     #[test]
     fn the_configuration_is_said_with_what_is_wrong_with_it() {
@@ -417,6 +440,26 @@ mod tests {
                 "confirm within 12s: `lb confirm --instance lab`",
             ]
         );
+    }
+
+    #[test]
+    fn a_network_whose_backends_get_second_segments_late_is_named() {
+        let status = samples::overview().status.status;
+        let network = |second_segment, mode| NetworkStatus {
+            second_segment,
+            mode,
+            ..samples::network("mgmt")
+        };
+        for (second, mode, lines) in [
+            (SecondSegment::OnAck, "native", 1),
+            (SecondSegment::OnAck, "generic", 0),
+            (SecondSegment::AtOnce, "native", 0),
+        ] {
+            let networks = [network(second, mode), samples::network("tenant-a")];
+            let found = second_words(&networks, &status.snat);
+            assert_eq!(found.len(), lines, "{second:?} {mode}");
+            assert!(found.iter().all(|line| line.starts_with("network mgmt: ")));
+        }
     }
 
     #[test]

@@ -12,7 +12,11 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::{
     netns::Netns,
     oracle::observe::segments_repeated,
-    product::{config::Keys, lb::Lb},
+    process,
+    product::{
+        config::Keys,
+        lb::{Lb, binary},
+    },
     servers::teller,
     topology::{Host, MGMT_NIC, TENANT_NIC, Topology},
     traffic::hello::{CAPTURED_NAME, Captured, captured, captured_of, named},
@@ -25,7 +29,7 @@ use crate::proxy::{
 };
 
 /// Most bytes of a hello that the data plane reads.
-const MOST: usize = 2048;
+pub(super) const MOST: usize = 2048;
 /// Most bytes in a segment here.
 pub(super) const SEGMENT: usize = 1448;
 /// How often each client connects.
@@ -45,6 +49,11 @@ fn both_segments_go_to_the_backend() -> Result<()> {
         let mgmt = networks.filter(|network| network.name == "mgmt");
         let reported: Vec<String> = mgmt.map(|mgmt| mgmt.second_segment).collect();
         assert_eq!(reported, [second]);
+        let program = binary("LB_BIN", "lb")?;
+        let mut status = topology.lb.command(program);
+        let status = process::succeed(status.args(["status", "--instance", topology.run()]))?;
+        let line = "network mgmt: backends get the second segment";
+        assert_eq!(status.contains(line), second == "on_ack", "{status}");
         let client = &topology.client().netns;
         let clients: Vec<Captured> = captured()?.into_iter().filter(Captured::has_name).collect();
         let mut long = 0;

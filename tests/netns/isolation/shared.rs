@@ -4,22 +4,33 @@ use std::{
     io::{Read as _, Write as _},
     net::{Shutdown, SocketAddrV4, TcpStream},
     sync::Mutex,
+    thread,
     time::Duration,
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_common::wire::header::ACK;
 use lb_tests::{
-    frames::packet,
-    topology::Trunk,
-    traffic::{conn_pair, flood::Flood, hello::named},
+    frames::{
+        packet::{self, flags::SYN_ACK},
+        raw::RawPort,
+        segment::Segment,
+    },
+    oracle::wire::Wire,
+    product::config::Keys,
+    topology::{Trunk, VIP},
+    traffic::{
+        conn_pair,
+        flood::Flood,
+        hello::{hello, named, names},
+    },
 };
 
 use super::{
     attack::{Attack, NOWHERE, connect, nowhere},
     endures,
     kind::Kind,
-    scene::{ABSENT, NAME, SHARED, Scene, Setup, WEB},
+    scene::{ABSENT, NAME, SHARED, Scene, Setup, TENANTS, WEB},
     victim::Victim,
 };
 
@@ -58,6 +69,88 @@ fn acks_to_a_shared_vip() -> Result<()> {
     let frames = (1024..9216).map(frame).collect();
     let attack = Attack::frames("ACKs to a shared VIP", FLOOD, scene.attacker(), frames)?;
     endures(&scene, &mut victim, &attack)
+}
+
+/// Hellos that guess the number of a SYN-ACK.
+#[privileged_test]
+fn hellos_that_guess() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let scene = Scene::start(&trunk, Setup::default())?;
+    let mut victim = Victim::start(&scene)?;
+    let [_, next] = scene.hops()?;
+    let hello = named(NAME.as_bytes());
+    let flood = Flood::guessing([NOWHERE, next], nowhere(), SHARED, &hello);
+    let attack = Attack::flood("hellos that guess", FLOOD, scene.attacker(), flood)?;
+    endures(&scene, &mut victim, &attack)
+}
+
+/// Cookies that are collected, a second at most, and in all.
+const COOKIES: u32 = 20_000;
+const COLLECTED: u64 = 160_000;
+/// Hellos per second behind them: more than the process serves.
+const UNKNOWN: u32 = 20_000;
+/// A name that no route leads for.
+const STRANGE: &str = "strange.lab";
+
+/// Hellos for which the process is needed, behind right cookies: those of the other tenant need it as well.
+#[privileged_test]
+fn hellos_with_names_of_no_route() -> Result<()> {
+    let trunk = Trunk::build()?;
+    let setup = Setup {
+        config: |config| {
+            let never = |sni: Keys| sni.set("sni.late_binding", "never");
+            config.service(&format!("sni-{}", TENANTS[1]), never)
+        },
+        ..Setup::default()
+    };
+    let scene = Scene::start(&trunk, setup)?;
+    let mut victim = Victim::start(&scene)?;
+    let answers = cookies(&scene)?;
+    let [_, next] = scene.hops()?;
+    let hello = strange();
+    let port = RawPort::open(&scene.attacker().netns, "eth0")?;
+    let attack = Attack::new("hellos of no route", UNKNOWN, |number| {
+        let answer = answers.get(usize::try_from(number)?).context("a cookie")?;
+        let behind = answer.sequence.wrapping_add(1);
+        let hello = packet::tcp(&answer.to.to_string(), &SHARED.to_string(), ACK)
+            .numbers(answer.acknowledgment, behind)
+            .payload(&hello);
+        port.send(&hello.between(NOWHERE, next).bytes())
+    });
+    endures(&scene, &mut victim, &attack.after(LEAD))
+}
+
+/// A hello of a thousand bytes, so that there is room for few.
+fn strange() -> Vec<u8> {
+    const NAMES: u16 = 0;
+    const PADDING: u16 = 21;
+    let names = names(&[(0, STRANGE.as_bytes())]);
+    hello(0x303, &[(NAMES, names), (PADDING, vec![0; 1000])])
+}
+
+/// SYN-ACKs to addresses that no host has.
+fn cookies(scene: &Scene<'_>) -> Result<Vec<Segment>> {
+    let attacker = &scene.attacker().netns;
+    let filter = format!("tcp and src {VIP} and src port {}", SHARED.port());
+    let wire = Wire::received_heads(attacker, "eth0", &filter, scene.trunk.dir())?;
+    let [_, next] = scene.hops()?;
+    let flood = Flood::new([NOWHERE, next], nowhere(), SHARED);
+    let asking = Attack::flood("SYNs", COOKIES, scene.attacker(), flood)?;
+    let time = Duration::from_millis(COLLECTED * 1000 / u64::from(COOKIES));
+    asking.beside(scene.attacker(), || {
+        thread::sleep(time);
+        Ok(())
+    })?;
+    let frames = wire.stop_heads()?.into_iter();
+    let answers: Vec<_> = frames
+        .filter_map(|frame| Segment::read(&frame.bytes))
+        .collect();
+    println!("{} cookies", answers.len());
+    ensure!(
+        answers.iter().all(|answer| answer.flags == SYN_ACK),
+        "a SYN-ACK each"
+    );
+    Ok(answers)
 }
 
 /// A hello, and at once the end of the client's side: such a connection is not handed over.

@@ -3,6 +3,7 @@
 mod access;
 pub(crate) mod bind;
 mod bind_header;
+mod bind_nics;
 mod bind_options;
 mod bind_seen;
 mod bind_two;

@@ -30,13 +30,13 @@ use crate::proxy::{
 /// Connections while nothing happens.
 const QUIET: usize = 50;
 
-fn config(topology: &Topology, second: &str) -> Config {
+pub(super) fn config(topology: &Topology, second: &str) -> Config {
     guard::config(topology, Keys::default())
         .pool("a", |pool| pool.set("proxy_protocol", "v2"))
         .network("mgmt", |mgmt| mgmt.set("second_segment", second))
 }
 
-fn teller(node: &Host) -> Result<Teller> {
+pub(super) fn teller(node: &Host) -> Result<Teller> {
     let at = SocketAddrV4::new(node.address, PORT);
     Teller::start_behind_header(&node.netns, at, "a")
 }

@@ -2,21 +2,28 @@
 
 use std::{
     fs::{self, Permissions},
+    io::{Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     product::lb::Lb,
+    servers::teller,
     topology::{ECHO, Topology, VIP},
-    traffic::client,
+    traffic::{
+        client,
+        hello::{CAPTURED_NAME, named},
+    },
 };
 
 use super::page::{LISTEN, Samples, curl, is_open, next_page, page, promtool, samples};
 use crate::{
     flows::life::LIMIT,
     health::verdicts::{Site, wait_for},
+    proxy::{guard, sni::SHARED},
 };
 
 /// Connections that stay open.
@@ -245,4 +252,43 @@ fn a_take_over_takes_the_port_and_a_port_that_is_taken_stops_nothing() -> Result
     ensure!(started > 1e9, "{started}");
     assert_eq!(site.who(1)?.len(), 1);
     lb.down()
+}
+
+/// Hellos by what has become of them: those that XDP has opened, of a name that it does not know, and of a service that has all the
+/// connections that it may have.
+#[privileged_test]
+fn hellos_are_on_the_page_by_their_ends() -> Result<()> {
+    const MOST: usize = 3;
+    let topology = Topology::poc()?;
+    let _tellers = guard::tellers(&topology)?;
+    let config = guard::config(&topology, "late_binding: always")
+        .service("shared", |shared| shared.set("max_flows", MOST))
+        .set("admin.http.listen", LISTEN);
+    let _lb = Lb::start(&topology, &config)?;
+    let client = &topology.client().netns;
+    let ask = |name: &str| {
+        let ask = || teller::ask(SHARED, &[&named(name.as_bytes())], Duration::ZERO);
+        client.inside(ask)?
+    };
+    for _ in 0..2 {
+        assert_eq!(ask("strange.lab")?, None);
+    }
+    let open = || {
+        let mut stream = client::open(None, SHARED)?;
+        stream.write_all(&named(CAPTURED_NAME.as_bytes()))?;
+        stream.read_exact(&mut [0])?;
+        Ok(stream)
+    };
+    let open = client.inside(|| (0..MOST).map(|_| open()).collect::<Result<Vec<_>>>())??;
+    let refused = ask(CAPTURED_NAME);
+    ensure!(!matches!(refused, Ok(Some(_))), "{refused:?}");
+    let now = samples(&next_page(&topology.lb)?)?;
+    let hellos = |(name, count): (&String, &f64)| {
+        let end = name.strip_prefix(r#"lb_hellos_total{network="tenant-a",end=""#)?;
+        Some(format!("{} {count}", end.strip_suffix(r#""}"#)?)).filter(|_| *count > 0.0)
+    };
+    let hellos: Vec<String> = now.iter().filter_map(hellos).collect();
+    assert_eq!(hellos, ["bound 3", "unopened 1", "unrouted 2"]);
+    drop(open);
+    Ok(())
 }

@@ -132,9 +132,10 @@ export async function update({ url, overview, services, each, updates, open, pag
 export async function grow(page, { seconds }) {
   const session = await page.context().newCDPSession(page);
   const measure = async () => {
+    // First: a locator brings listeners of its own into a page.
+    const rows = await page.locator("tbody tr").count();
     await session.send("HeapProfiler.collectGarbage");
     const [nodes, { usedSize }] = [await session.send("Memory.getDOMCounters"), await session.send("Runtime.getHeapUsage")];
-    const rows = await page.locator("tbody tr").count();
     return { rows, nodes: nodes.nodes, listeners: nodes.jsEventListeners, heap: usedSize };
   };
   await page.waitForTimeout(5000);

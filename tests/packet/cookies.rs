@@ -418,9 +418,17 @@ fn what_a_socket_has_goes_into_the_cell() {
     let next = request(CLIENT_A, API, ACK_ONLY).numbers(5001, number.wrapping_add(1));
     // The cell has no socket for it, and would reset it.
     consumed(&mut lb, &next);
-    let next = next.payload(&hello());
-    consumed(&mut lb, &next);
+    let first = next.clone().payload(&hello());
+    consumed(&mut lb, &first);
     assert_eq!(lb.hellos()[0].head.isn, 5000);
+    // Nor has it one for what follows, whatever SYNs come.
+    let next = next.numbers(5061, number.wrapping_add(1)).payload(b"more");
+    for _ in 0..2 {
+        assert_dropped(&mut lb, Port::Tenant, &next.bytes(), "hello_unordered");
+        lb.receive(Port::Tenant, &syn.bytes());
+    }
+    sockets.enter(&key, 5000).expect("an entry");
+    delivered(&mut lb, &next);
     sockets.remove(&key);
     let late = answer.segment(60, ACK_ONLY).payload(b"late");
     assert_dropped(&mut lb, Port::Tenant, &late.bytes(), "hello_unordered");

@@ -12,10 +12,12 @@ pod_struct! {
         pub isn: u32,
         /// Coarse time at which the client has sent something last, or a process has marked it.
         pub seen: u32,
-        /// 0, or [`REOPENED`].
+        /// 0, [`REOPENED`] or [`REPLACED`].
         pub state: u32,
     }
 }
 
 /// A SYN has come from the client's port since: what follows may be of another connection.
 pub const REOPENED: u32 = 1;
+/// It is of another one, which has no socket yet: the client has returned the cookie that answered its SYN.
+pub const REPLACED: u32 = 2;

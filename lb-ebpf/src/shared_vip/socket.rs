@@ -2,7 +2,7 @@
 
 use lb_common::{
     maps::{
-        cell_socket::{CellSocket, REOPENED},
+        cell_socket::{CellSocket, REOPENED, REPLACED},
         flow::FlowKey,
     },
     syn_cookie::CookieStanding,
@@ -40,7 +40,9 @@ impl Socket {
     /// Notes that a SYN has come from the client's port.
     #[inline(always)]
     pub(super) fn note_syn(self) {
-        store!(self, state, REOPENED);
+        if load!(self, state) == 0 {
+            store!(self, state, REOPENED);
+        }
     }
 
     /// Notes that a segment has come; the map is written once a second at most.
@@ -53,12 +55,21 @@ impl Socket {
         }
     }
 
-    /// Whether this segment, or ACK, is the first one of another connection from the client's port: of a SYN that was answered
-    /// since, with another number.
+    /// Whether this segment, or ACK, is one of another connection from the client's port: the first one, behind a SYN that was
+    /// answered since, with another number; or a later one, which the cell would reset as long as that has no socket.
     #[inline(always)]
     pub(super) fn is_over(self, tcp: &Tcp, key: &FlowKey) -> bool {
-        load!(self, state) == REOPENED
-            && SynNumbers::of(tcp).isn != load!(self, isn)
-            && matches!(cookie::judge(tcp, key), CookieStanding::Right { .. })
+        let state = load!(self, state);
+        if state == 0 || SynNumbers::of(tcp).isn == load!(self, isn) {
+            return false;
+        }
+        match cookie::judge(tcp, key) {
+            CookieStanding::Right { .. } => {
+                store!(self, state, REPLACED);
+                true
+            }
+            CookieStanding::Later => state == REPLACED,
+            CookieStanding::Wrong => false,
+        }
     }
 }

@@ -285,9 +285,10 @@ fn hellos_are_on_the_page_by_their_ends() -> Result<()> {
     let now = samples(&next_page(&topology.lb)?)?;
     let hellos = |(name, count): (&String, &f64)| {
         let end = name.strip_prefix(r#"lb_hellos_total{network="tenant-a",end=""#)?;
-        Some(format!("{} {count}", end.strip_suffix(r#""}"#)?)).filter(|_| *count > 0.0)
+        Some(format!("{} {count}", end.strip_suffix(r#""}"#)?))
     };
-    let hellos: Vec<String> = now.iter().filter_map(hellos).collect();
+    let counted = now.iter().filter(|(_, count)| **count > 0.0);
+    let hellos: Vec<String> = counted.filter_map(hellos).collect();
     assert_eq!(hellos, ["bound 3", "unopened 1", "unrouted 2"]);
     drop(open);
     Ok(())

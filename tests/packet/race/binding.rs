@@ -24,8 +24,8 @@ use crate::{
     next_backend::{OTHER, with_two},
 };
 
-/// Rounds of each kind: fewer prove little.
-const LEAST: u32 = 500;
+/// Clients: fewer prove little.
+const LEAST: u32 = 2000;
 const NAME: &[u8] = b"a.lab";
 
 /// What meets.
@@ -82,8 +82,7 @@ fn a_hello_reaches_one_backend_whatever_meets_on_two_cpus() {
     let key = ("nic", "tenant-a".to_owned(), "bound");
     assert_eq!(lb.counters()[&key], u64::from(rounds));
     assert_eq!(free_ids(&lb), ids, "ids that are free");
-    let least = LEAST * u32::try_from(PAIRS.len()).expect("few");
-    assert!(rounds > least, "{rounds} prove little");
+    assert!(rounds > LEAST, "{rounds} prove little");
 }
 
 /// A frame and the NIC that receives it; then what becomes of it.
@@ -115,9 +114,8 @@ impl Arena<'_> {
     /// How many clients have come.
     fn lead(&self, seat: &Seat<'_>) -> u32 {
         let (mut dice, start) = (Dice::new(2), Instant::now());
-        let least = LEAST * PAIRS.len() as u32;
         for (round, pair) in (0..).zip(PAIRS.iter().cycle()) {
-            let time = if round > least { duration() } else { LIMIT };
+            let time = if round > LEAST { duration() } else { LIMIT };
             if start.elapsed() >= time {
                 return round;
             }

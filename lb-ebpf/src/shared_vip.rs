@@ -85,7 +85,7 @@ fn receive(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, DropRea
             socket.touch();
             sockets::deliver(ctx, &network).map(ended)
         }
-        _ => begin(ctx, &network, vip, &frame, tcp, key),
+        earlier => begin(ctx, &network, vip, &frame, tcp, (key, earlier.is_some())),
     }
 }
 
@@ -94,7 +94,8 @@ const fn ended(verdict: Verdict) -> Outcome {
     Outcome::of(Ok(verdict))
 }
 
-/// A segment that no socket has: the first one behind a cookie, one that comes before that, or the rest of something.
+/// A segment that no socket has: the first one behind a cookie, one that comes before that, or the rest of something. With its
+/// tuple, and whether an earlier connection of that has a socket.
 #[inline(always)]
 fn begin(
     ctx: &XdpContext,
@@ -102,7 +103,7 @@ fn begin(
     vip: SharedVip,
     frame: &Ipv4Frame<'_>,
     tcp: &Tcp,
-    key: &FlowKey,
+    (key, has_socket): (&FlowKey, bool),
 ) -> Result<Outcome, DropReason> {
     let flags = tcp.flags.get();
     let standing = match flags & (ACK | RST) {
@@ -123,10 +124,18 @@ fn begin(
         (CookieStanding::Right { .. }, 0) => Err(DropReason::NoFlow),
         (CookieStanding::Right { clock }, _) => {
             let kept = hello::lb_hello(ctx.ctx, id.into(), vip.raw(), clock);
-            Ok(match Outcome::from_raw(kept) {
-                Outcome::LATER => later(ctx, id, vip),
-                outcome => outcome,
-            })
+            let kept = Outcome::from_raw(kept);
+            if kept == Outcome::LATER {
+                return Ok(later(ctx, id, vip));
+            }
+            // Looked up anew: meanwhile the record may have become another connection's.
+            if has_socket
+                && kept.is_kept()
+                && let Some(socket) = Socket::of(key)
+            {
+                socket.replace();
+            }
+            Ok(kept)
         }
         (CookieStanding::Later, 0) => Err(DropReason::HelloUnordered),
         (CookieStanding::Later, _) => Ok(later(ctx, id, vip)),

@@ -87,6 +87,12 @@ impl Outcome {
         Self(number)
     }
 
+    /// Whether a hello has been kept: it is [to be bound](Self::TO_BIND), or userspace has it, or its rest is awaited.
+    #[inline(always)]
+    pub(crate) const fn is_kept(self) -> bool {
+        self.0 == Self::TO_BIND.0 || self.0 == Self::of(Ok(Verdict::Consumed)).0
+    }
+
     /// Verdicts that no subprogram returns are no reason either.
     #[inline(always)]
     pub(crate) fn result(self) -> Result<Verdict, DropReason> {

@@ -19,5 +19,5 @@ pod_struct! {
 
 /// A SYN has come from the client's port since: what follows may be of another connection.
 pub const REOPENED: u32 = 1;
-/// It is of another one, which has no socket yet: the client has returned the cookie that answered its SYN.
+/// The hello of another connection has come from the client's port, behind the cookie for that SYN, and has no socket yet.
 pub const REPLACED: u32 = 2;

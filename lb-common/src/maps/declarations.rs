@@ -319,8 +319,8 @@ pub const MAPS: [MapDeclaration; 53] = [
         .used(USER, XDP),
     hash::<FlowKey, CellSocket>("CELL_SOCKETS", Fixed(MAX_CELL_SOCKETS))
         .as_used()
-        .holds("tuple of a client of a shared VIP", "a socket of the cell has its connection: number of its SYN, last packet")
-        .used("user; the time, both", XDP),
+        .holds("tuple of a client of a shared VIP", "a socket of the cell has its connection: number of its SYN, last packet, whether another one begins")
+        .used("user; the time and the state, both", XDP),
     array::<Sample>("DROP_SAMPLES", Fixed(drop_sample::ENTRIES))
         .holds(
             "network and drop reason",

@@ -3,7 +3,7 @@
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     addr::Be32,
-    conntrack::FlowState,
+    conntrack::{FlowState, State},
     maps::{
         flow::FlowKey,
         hello::{HELLO_HAS_HEADER, HELLO_HAS_TIMES, HelloHead},
@@ -91,7 +91,7 @@ enum Unbound {
     Noted(u32),
     /// The flow with this id is left by its backend.
     Unanswered(u32),
-    /// Another CPU opens or changes its flow; it comes again.
+    /// Another CPU changes its flow; it comes again.
     Raced,
 }
 
@@ -136,11 +136,7 @@ fn open(
         claimed.bind()
     };
     let opened = new_flow::bind(frame, key, network, (&service, &chosen), isn, bind);
-    opened.map_err(|reason| match reason {
-        // A copy of the hello has opened it on another CPU.
-        DropReason::FlowRace => Unbound::Raced,
-        _ => Unbound::Noted(HELLO_UNOPENED),
-    })
+    opened.map_err(|_| HELLO_UNOPENED.into())
 }
 
 /// In the place of a header's length: it could not be made, and its backend gets nothing.
@@ -184,11 +180,16 @@ fn begun(head: &HelloHead) -> Begun {
         return Begun::Nothing;
     };
     let word = entry.word();
-    if !word.is_binding() || entry.key(word) != *key {
+    if entry.key(word) != *key {
         return Begun::Nothing;
     }
-    if word.is_held() {
+    // Answered, or being answered, since the segment was found to have none.
+    let is_answered = matches!(word.state(), State::Replied | State::Established);
+    if is_answered || word.is_held() {
         return Begun::Raced;
+    }
+    if !word.is_binding() {
+        return Begun::Nothing;
     }
     if is_of(&entry, word, head) {
         let idle = now().wrapping_sub(entry.last_seen());

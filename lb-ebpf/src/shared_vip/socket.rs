@@ -55,7 +55,13 @@ impl Socket {
         }
     }
 
-    /// Whether this segment, or ACK, is one of another connection from the client's port: the first one, behind a SYN that was
+    /// Notes that a hello of another connection from the client's port has been kept.
+    #[inline(always)]
+    pub(super) fn replace(self) {
+        store!(self, state, REPLACED);
+    }
+
+    /// Whether this segment, or ACK, belongs to another connection from the client's port: the first one, behind a SYN that was
     /// answered since, with another number; or a later one, which the cell would reset as long as that has no socket.
     #[inline(always)]
     pub(super) fn is_over(self, tcp: &Tcp, key: &FlowKey) -> bool {
@@ -64,10 +70,7 @@ impl Socket {
             return false;
         }
         match cookie::judge(tcp, key) {
-            CookieStanding::Right { .. } => {
-                store!(self, state, REPLACED);
-                true
-            }
+            CookieStanding::Right { .. } => true,
             CookieStanding::Later => state == REPLACED,
             CookieStanding::Wrong => false,
         }

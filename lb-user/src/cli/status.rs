@@ -56,7 +56,7 @@ pub(super) fn show(show: &Show) -> Result<()> {
     for line in peer_words(&status.networks) {
         print::line(line)?;
     }
-    for line in second_words(&status.networks, &status.snat) {
+    for line in second_segment_words(&status.networks, &status.snat) {
         print::line(line)?;
     }
     print::line("")?;
@@ -149,16 +149,18 @@ fn peer_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> {
 
 /// Which networks of backends get the second segment of a ClientHello a round trip after the first one. In generic mode XDP sends
 /// them none.
-fn second_words(networks: &[NetworkStatus], snat: &[SnatStatus]) -> Vec<String> {
+fn second_segment_words(networks: &[NetworkStatus], snat: &[SnatStatus]) -> Vec<String> {
     let late = networks.iter().filter(|network| {
-        let has_backends = snat.iter().any(|snat| snat.network == network.name);
+        let has_backends = snat
+            .iter()
+            .any(|snat| snat.network == network.name && !snat.draining);
         has_backends && network.mode == "native" && network.second_segment == SecondSegment::OnAck
     });
     let words = late.map(|network| {
         let name = &network.name;
         format!(
             "network {name}: backends get the second segment of a ClientHello when they have acknowledged the first one \
-             (second_segment: on_ack, or more than {MAX_CLONE_NICS} interfaces of backends)"
+             (second_segment: on_ack, or beyond the first {MAX_CLONE_NICS} interfaces of backends)"
         )
     });
     words.collect()
@@ -456,7 +458,7 @@ mod tests {
             (SecondSegment::AtOnce, "native", 0),
         ] {
             let networks = [network(second, mode), samples::network("tenant-a")];
-            let found = second_words(&networks, &status.snat);
+            let found = second_segment_words(&networks, &status.snat);
             assert_eq!(found.len(), lines, "{second:?} {mode}");
             assert!(found.iter().all(|line| line.starts_with("network mgmt: ")));
         }

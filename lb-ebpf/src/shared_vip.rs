@@ -85,7 +85,7 @@ fn receive(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, DropRea
             socket.touch();
             sockets::deliver(ctx, &network).map(ended)
         }
-        earlier => begin(ctx, &network, vip, &frame, tcp, (key, earlier.is_some())),
+        socket => begin(ctx, &network, vip, &frame, tcp, (key, socket.is_some())),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use lb_common::wire::header::ACK;
+use lb_common::{addr::Mac, wire::header::ACK};
 use lb_tests::{
     frames::{
         packet::{self, flags::SYN_ACK},
@@ -43,13 +43,9 @@ const LEAD: Duration = Duration::from_secs(3);
 /// SYNs to a shared VIP that no ACK follows.
 #[privileged_test]
 fn syns_to_a_shared_vip() -> Result<()> {
-    let trunk = Trunk::build()?;
-    let scene = Scene::start(&trunk, Setup::default())?;
-    let mut victim = Victim::start(&scene)?;
-    let [_, next] = scene.hops()?;
-    let flood = Flood::new([NOWHERE, next], nowhere(), SHARED);
-    let attack = Attack::flood("SYNs to a shared VIP", FLOOD, scene.attacker(), flood)?;
-    endures(&scene, &mut victim, &attack)
+    floods("SYNs to a shared VIP", |next| {
+        Flood::new([NOWHERE, next], nowhere(), SHARED)
+    })
 }
 
 /// ACKs of no connection: the kernel of the cell answers each with a RST.
@@ -74,17 +70,23 @@ fn acks_to_a_shared_vip() -> Result<()> {
 /// Hellos that guess the number of a SYN-ACK.
 #[privileged_test]
 fn hellos_that_guess() -> Result<()> {
+    let hello = named(NAME.as_bytes());
+    floods("hellos that guess", |next| {
+        Flood::guessing([NOWHERE, next], nowhere(), SHARED, &hello)
+    })
+}
+
+/// A flood to the station of `lb`.
+fn floods(name: &'static str, flood: impl FnOnce(Mac) -> Flood) -> Result<()> {
     let trunk = Trunk::build()?;
     let scene = Scene::start(&trunk, Setup::default())?;
     let mut victim = Victim::start(&scene)?;
     let [_, next] = scene.hops()?;
-    let hello = named(NAME.as_bytes());
-    let flood = Flood::guessing([NOWHERE, next], nowhere(), SHARED, &hello);
-    let attack = Attack::flood("hellos that guess", FLOOD, scene.attacker(), flood)?;
+    let attack = Attack::flood(name, FLOOD, scene.attacker(), flood(next))?;
     endures(&scene, &mut victim, &attack)
 }
 
-/// Cookies that are collected: a second and in all at most, and at least.
+/// Cookies that are collected: most in a second, most in all, and least.
 const COOKIES: u32 = 20_000;
 const COLLECTED: u64 = 160_000;
 const LEAST: usize = 10_000;

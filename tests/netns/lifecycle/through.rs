@@ -323,14 +323,12 @@ impl Course<'_> {
 
     /// XDP has opened the connections of the shared VIP; of a link that is down it may leave some.
     fn ensure_bound(&self) -> Result<()> {
-        let hellos = hellos(&self.lb)?;
-        let repeated = ["bound", "repeated"];
-        let left = hellos
-            .iter()
-            .filter(|(end, _)| !repeated.contains(&&***end));
-        let left: u64 = left.map(|(_, count)| count).sum();
-        println!("{hellos:?}");
-        ensure!(left * 100 <= hellos["bound"], "{hellos:?}");
+        let mut left = hellos(&self.lb)?;
+        println!("{left:?}");
+        let bound = left.remove("bound").context("none is bound")?;
+        left.remove("repeated");
+        let left: u64 = left.values().sum();
+        ensure!(left * 100 <= bound, "{left} left, {bound} bound");
         Ok(())
     }
 

@@ -137,7 +137,8 @@ impl HelloSegment {
         let sequence = Be32::new(head.number_of(self.part));
         let acknowledgment = Be32::new(self.acknowledgment);
         let offset = ((header / 4) as u8) << 4;
-        let (flags, window) = (ACK | PSH, Be16::new(head.window));
+        let flags = if stored.length == 0 { ACK } else { ACK | PSH };
+        let window = Be16::new(head.window);
         tcp.source.set(from_port);
         tcp.destination.set(to_port);
         tcp.sequence.set(sequence);
@@ -251,10 +252,13 @@ mod tests {
 
     #[test]
     fn a_segment_is_the_clients() {
-        for data in [&b"hello"[..], b"hello of six", &[7; 1448]] {
+        for data in [&b"hello"[..], b"hello of six", &[7; 1448], b""] {
             for flags in [0, HELLO_HAS_TIMES] {
                 let head = head(data, flags);
                 written(&head, HelloPart::First, data);
+                if data.is_empty() {
+                    continue;
+                }
                 // Behind one of six bytes.
                 let [length, sum] = [head.lengths[0], head.sums[0]];
                 let head = HelloHead {
@@ -288,7 +292,8 @@ mod tests {
         checked(&bytes);
         let sequence = if part == HelloPart::Second { 6 } else { 0 };
         assert_eq!(bytes[38..46], [0, 0, 0, sequence, 0x11, 0x12, 0x13, 0x14]);
-        assert_eq!(bytes[47..50], [ACK | PSH, 1, 0xf6]);
+        let push = if data.is_empty() { 0 } else { PSH };
+        assert_eq!(bytes[47..50], [ACK | push, 1, 0xf6]);
         if has_times {
             assert_eq!(
                 bytes[54..66],

@@ -64,7 +64,7 @@ pub(crate) fn to_cell(network: &Network) -> Result<Verdict, DropReason> {
 
 /// Sends the frame, as it is, out of the NIC with this index.
 ///
-/// By a map of devices, whose program makes copies of frames segments (`shared_vip::clone`): what one poll sends to a NIC is a
+/// By a map of devices, whose program makes copies of frames segments (`syn_cookie::clone`): what one poll sends to a NIC is a
 /// queue, which has the program of its first frame for all of them.
 #[inline(always)]
 fn to_nic(ifindex: u32) -> Result<(), DropReason> {

@@ -31,9 +31,9 @@ mod maps;
 mod new_flow;
 mod pipeline;
 mod reject;
-mod shared_vip;
 mod stopped;
 mod subprogram;
+mod syn_cookie;
 
 use aya_ebpf::{
     macros::{classifier, xdp},
@@ -55,7 +55,7 @@ pub fn lb_cell(ctx: XdpContext) -> u32 {
 /// In a map of devices: every frame that this sends there.
 #[xdp(map = "devmap")]
 pub fn lb_emit(ctx: XdpContext) -> u32 {
-    shared_vip::emit(&ctx)
+    syn_cookie::emit(&ctx)
 }
 
 /// Run by userspace: free ids into the queue of their SNAT address.

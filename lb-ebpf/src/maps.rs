@@ -218,7 +218,7 @@ pub(crate) static HELLO_SLOTS: Array<HelloSlot, { HELLO_SLOT_COUNT as usize }> =
 /// A record is a `HelloHead`, and the bytes of the hello.
 #[btf_map]
 pub(crate) static HELLOS: RingBuf<HelloHead, { HELLO_BUFFER_BYTES as usize }> = RingBuf::new();
-/// The NICs of backends, one after the other, and one of them at the end: see `shared_vip::clone`.
+/// The NICs of backends, one after the other, and one of them at the end: see `syn_cookie::clone`.
 #[btf_map]
 pub(crate) static CLONES: DevMap<{ 1 + MAX_CLONES as usize }> = DevMap::new();
 /// The NICs, by their own numbers: see `emit`.

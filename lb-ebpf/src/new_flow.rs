@@ -1,6 +1,6 @@
 //! A new flow: lookup -> policy -> select -> allocate.
 
-mod affinity;
+pub(crate) mod affinity;
 pub(crate) mod policy;
 pub(crate) mod redispatch;
 mod select;
@@ -72,8 +72,8 @@ pub(crate) fn begin<I: IpVersion>(
     count_refusal(service, open(frame, key, network, service))
 }
 
-/// select and allocate, for the first bytes of a client of the first service whose name goes to the pool of the second one, behind
-/// a SYN with the number `isn`; `bind` makes the word of the entry, whose binding it writes. Gives the id of the flow.
+/// select and allocate, for what the client of the first service has sent behind a SYN with the number `isn`, which goes to the
+/// pool of the second one; `bind` makes the word of the entry, whose binding it writes. Gives the id of the flow.
 #[inline(always)]
 pub(crate) fn bind<I: IpVersion>(
     frame: &Frame<'_, I>,
@@ -83,7 +83,7 @@ pub(crate) fn bind<I: IpVersion>(
     isn: u32,
     bind: impl Fn(&Entry, FlowState) -> FlowState,
 ) -> Result<u32, DropReason> {
-    let opened = allocate(frame, key, network, services, isn, bind)?;
+    let opened = allocate(frame, key, network, services, (isn, true), bind)?;
     Ok(opened.entry.id)
 }
 
@@ -99,21 +99,29 @@ fn open<I: IpVersion>(
     }
     let isn = segment(frame).sequence;
     let publish = |_: &Entry, claimed: FlowState| claimed.publish();
-    let opened = allocate(frame, key, network, (service, service), isn, publish)?;
+    let opened = allocate(
+        frame,
+        key,
+        network,
+        (service, service),
+        (isn, false),
+        publish,
+    )?;
     if service.source_timeout() != 0 {
         affinity::lb_remember(opened.entry.id);
     }
     Ok(opened)
 }
 
-/// A flow of the client of the first service to a backend that the second one chooses.
+/// A flow of the client of the first service to a backend that the second one chooses; with the number of the client's SYN, and
+/// whether it has returned a cookie.
 #[inline(always)]
 fn allocate<I: IpVersion>(
     frame: &Frame<'_, I>,
     key: &FlowKey,
     network: &Network,
     (service, chosen): (&Service, &Service),
-    isn: u32,
+    (isn, is_shown): (u32, bool),
     publish: impl Fn(&Entry, FlowState) -> FlowState,
 ) -> Result<Opened, DropReason> {
     let client_mac = frame.ethernet.source.get();
@@ -135,6 +143,7 @@ fn allocate<I: IpVersion>(
         client_mac,
         isn,
         bytes: frame_bytes(frame),
+        is_shown,
     };
     let udp = key.protocol == IpProto::Udp as u16;
     let (entry, generation) = allocate::allocate(to, frame.ip, key, udp, &flow, publish)?;

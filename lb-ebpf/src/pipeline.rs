@@ -22,8 +22,9 @@ use crate::{
     frame::{ip_options, vlan, xdp::Xdp},
     ip, lookup,
     new_flow::{policy, redispatch},
-    reject, shared_vip, stopped,
-    subprogram::{FoundDoor, Next, Next6, Outcome, SharedVip, Stage6, Step, Step6},
+    reject, stopped,
+    subprogram::{CookieService, FoundDoor, Next, Next6, Outcome, Stage6, Step, Step6},
+    syn_cookie,
 };
 
 /// `lb_nic`.
@@ -175,36 +176,64 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
     if let Step::NewFlow = next.step() {
         next = Next::from_raw(v4::lb_open(ctx, id));
     }
+    if let Step::Binding { flow_id } = next.step() {
+        let met = Outcome::from_raw(syn_cookie::lb_meet(ctx, id, flow_id));
+        if met != Outcome::MET {
+            return settled(ctx, met).result();
+        }
+        next = Next::from_raw(v4::lb_flow(ctx, id, door.raw()));
+    }
     let outcome = match next.step() {
-        Step::Shared { vip } => shared(ctx, id, vip),
-        Step::Binding { flow_id } => settled(
-            ctx,
-            Outcome::from_raw(shared_vip::lb_meet(ctx, id, flow_id)),
-        ),
+        Step::Cookie { vip } => behind_cookie(ctx, id, vip),
         Step::Flow { flow_id, leg } => spliced(ctx, flow_id, leg),
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
         Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
         // Another CPU had it meanwhile.
-        Step::Unanswered { .. } | Step::Refused { .. } => Outcome::of(Err(DropReason::FlowRace)),
+        Step::Unanswered { .. } | Step::Refused { .. } | Step::Binding { .. } => {
+            Outcome::of(Err(DropReason::FlowRace))
+        }
     };
     outcome.result()
 }
 
-/// A packet to a shared VIP: its hello may open a flow.
+/// A packet to a service whose SYNs are answered by cookies: what is behind one may open a flow.
 #[inline(always)]
-fn shared(ctx: *mut xdp_md, id: u32, vip: SharedVip) -> Outcome {
-    match Outcome::from_raw(shared_vip::lb_shared(ctx, id, vip.raw())) {
-        Outcome::TO_BIND => settled(ctx, Outcome::from_raw(shared_vip::lb_bind(ctx, id))),
+fn behind_cookie(ctx: *mut xdp_md, id: u32, vip: CookieService) -> Outcome {
+    if vip.is_plain() {
+        return plain(ctx, id, vip);
+    }
+    match Outcome::from_raw(syn_cookie::lb_shared(ctx, id, vip.raw())) {
+        Outcome::TO_BIND => settled(ctx, Outcome::from_raw(syn_cookie::lb_bind(ctx, id))),
         outcome => outcome,
     }
+}
+
+/// How often a segment is taken up that another CPU is in the way of, which takes it a microsecond.
+const MAX_TRIES: u32 = 16;
+
+/// A packet to a service without names, which may open a flow. Not in vain because of another CPU: a client repeats no ACK, and may say
+/// nothing else.
+#[inline(always)]
+fn plain(ctx: *mut xdp_md, id: u32, vip: CookieService) -> Outcome {
+    let mut outcome = Outcome::of(Err(DropReason::FlowRace));
+    for _ in 0..MAX_TRIES {
+        outcome = Outcome::from_raw(syn_cookie::lb_plain(ctx, id, vip.raw()));
+        if outcome == Outcome::TO_BIND {
+            outcome = settled(ctx, Outcome::from_raw(syn_cookie::lb_bind_plain(ctx, id)));
+        }
+        if !outcome.is_contended() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// A segment behind which its flow may have to go on to another backend.
 #[inline(always)]
 fn settled(ctx: *mut xdp_md, outcome: Outcome) -> Outcome {
     match outcome.left_flow() {
-        Some(flow_id) => Outcome::from_raw(shared_vip::lb_go_on(ctx, flow_id)),
+        Some(flow_id) => Outcome::from_raw(syn_cookie::lb_go_on(ctx, flow_id)),
         None => outcome,
     }
 }
@@ -214,7 +243,7 @@ fn settled(ctx: *mut xdp_md, outcome: Outcome) -> Outcome {
 fn spliced(ctx: *mut xdp_md, flow_id: u32, leg: u32) -> Outcome {
     let mut outcome = Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg));
     if outcome == Outcome::FOR_REST {
-        outcome = Outcome::from_raw(shared_vip::lb_rest(ctx, flow_id));
+        outcome = Outcome::from_raw(syn_cookie::lb_rest(ctx, flow_id));
     }
     if outcome == Outcome::FOR_REST {
         outcome = Outcome::from_raw(splice::lb_splice(ctx, flow_id, leg));
@@ -232,7 +261,7 @@ fn settle(conntrack: impl Fn() -> u64) -> Next {
         Step::Refused { flow_id } => redispatch::lb_refused(flow_id),
         Step::Ended(_)
         | Step::NewFlow
-        | Step::Shared { .. }
+        | Step::Cookie { .. }
         | Step::Binding { .. }
         | Step::Flow { .. } => return next,
     };
@@ -277,7 +306,7 @@ fn forward6(ctx: *mut xdp_md, id: u32, label: u32, chain: u32) -> Result<Verdict
         }
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
-        Step::NewFlow | Step::Shared { .. } | Step::Binding { .. } => {
+        Step::NewFlow | Step::Cookie { .. } | Step::Binding { .. } => {
             Outcome::of(Err(DropReason::NoFlow))
         }
         // Another CPU had it meanwhile.

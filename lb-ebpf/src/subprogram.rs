@@ -22,7 +22,7 @@ pub(crate) use self::{
     cookie::{Judged, SynBits, TimesBits},
     door::FoundDoor,
     ipv6::{Ends6, Next6, Stage6, Step6, Walked},
-    next::{Next, RewriteLeg, SharedVip, SpliceLeg, Step},
+    next::{CookieService, Next, RewriteLeg, SpliceLeg, Step},
     segment::{Advanced, Changed, FlowChange, Judgement, SegmentBits},
 };
 
@@ -44,6 +44,8 @@ impl Outcome {
     pub(crate) const LATER: Self = Self(FIRST_VERDICT - 3);
     /// Not an end: the segment of a bound flow's backend may be an ACK that the rest of the hello waits for.
     pub(crate) const FOR_REST: Self = Self(FIRST_VERDICT - 2);
+    /// Not an end: the segment of a bound flow's backend is the client's, by its flow, as the flow has nothing to send the backend.
+    pub(crate) const MET: Self = Self(FIRST_VERDICT - 4);
     pub(crate) const PASSED: Self = Self::of(Ok(Verdict::Passed));
     pub(crate) const SOURCE_ROUTE: Self = Self::of(Err(DropReason::SourceRoute));
 
@@ -85,6 +87,12 @@ impl Outcome {
     #[inline(always)]
     pub(crate) const fn from_raw(number: u32) -> Self {
         Self(number)
+    }
+
+    /// Whether another CPU was in the way.
+    #[inline(always)]
+    pub(crate) const fn is_contended(self) -> bool {
+        self.0 == DropReason::FlowRace as u32 || self.0 == DropReason::HellosFull as u32
     }
 
     /// Whether a hello has been kept: it is [to be bound](Self::TO_BIND), or userspace has it, or its rest is awaited.

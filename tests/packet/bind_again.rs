@@ -9,12 +9,11 @@ use lb_tests::{
     product::program::{Action, DataPlane, IDS, Port},
     traffic::hello::named,
 };
-use lb_user::dataplane::cookies::Cookies;
 
 use super::{
     bind::{BACKEND, CONFIG, NUMBER, hello, opened, receive, syn_ack},
     bind_ends::Bound,
-    cookies::{Answer, ISN, OPTIONS, start_with},
+    cookies::{Answer, ISN, OPTIONS, keys_alone, start_with},
     given::{API, CLIENT_A, passed_on, request},
 };
 
@@ -127,13 +126,13 @@ fn a_hello_that_comes_again_behind_the_end_opens_nothing() {
 #[privileged_test]
 fn a_known_name_needs_no_process() {
     let mut lb = DataPlane::new(CONFIG);
-    let _keys = Cookies::open(&lb.maps_folder()).expect("the keys of cookies");
+    keys_alone(&lb);
     let answer = Answer::to(&mut lb, &OPTIONS);
     let (_, port) = opened(&mut lb, &hello(&answer, "a.lab"));
     let met = receive(&mut lb, Port::Mgmt, &syn_ack(&port).bytes());
     assert_eq!(met.counted, ["transmitted", "bound"]);
     let mut lb = lb.again(CONFIG);
-    let _keys = Cookies::open(&lb.maps_folder()).expect("the keys of cookies");
+    keys_alone(&lb);
     let answer = Answer::to(&mut lb, &OPTIONS);
     let left = receive(&mut lb, Port::Tenant, &hello(&answer, "b.lab").bytes());
     assert_eq!(left.counted, ["refused: no_process", "unrouted"]);

@@ -83,7 +83,7 @@ fn half_open_flows_recycle_each_other() {
         "prefixes: [192.168.203.0/24] }",
         "prefixes: [192.168.203.0/24], half_open: 64, udp_flows: 64 }",
     );
-    let mut lb = DataPlane::new(&config);
+    let mut lb = DataPlane::new(&without_cookies(&config));
     establish(&mut lb, CLIENT_A, 1024);
     for client in 0..1000 {
         forwarded(&mut lb, Port::Tenant, &syn(20_000 + client));
@@ -115,7 +115,7 @@ fn a_stale_place_ends_nobody_elses_flow() {
         "prefixes: [192.168.203.0/24] }",
         "prefixes: [192.168.203.0/24], half_open: 64 }",
     );
-    let mut lb = DataPlane::new(&config);
+    let mut lb = DataPlane::new(&without_cookies(&config));
     forwarded(&mut lb, Port::Tenant, &syn(20_000));
     let reset = request("192.168.203.50:20000", API, RST_ONLY).numbers(CLIENT_ISN + 1, 0);
     forwarded(&mut lb, Port::Tenant, &reset);

@@ -1,7 +1,7 @@
 //! Shared VIPs whose SYNs are answered by cookies: what a client gets for its SYN, and what becomes of what it sends
 //! next.
 
-use std::thread;
+use std::{thread, time::SystemTime};
 
 use lb_common::{
     addr::{Be16, Be32},
@@ -23,7 +23,9 @@ use lb_tests::{
         program::{Action, CLIENT, DataPlane, Outcome, Port, TENANT_NIC},
     },
 };
-use lb_user::dataplane::{cell_sockets::CellSocketMap, cookies::Cookies};
+use lb_user::dataplane::{
+    cell_sockets::CellSocketMap, cookie_secret::CookieSecret, cookies::Cookies,
+};
 
 use super::given::{API, CLIENT_A, CLIENT_B, assert_dropped, assert_refused, request};
 
@@ -86,8 +88,20 @@ pub(super) fn begin_epoch(lb: &DataPlane, epoch: u32) {
     let map = &lb.raw_maps()["COOKIES"];
     map.write_entries(&[COOKIE_KEYS], &[keys(epoch)])
         .expect("keys");
-    let cookies = Cookies::open(&lb.maps_folder()).expect("the map of keys");
-    cookies.beat();
+    open(lb).beat();
+}
+
+/// The map of keys, with those of a secret.
+fn open(lb: &DataPlane) -> Cookies {
+    let secret = CookieSecret::new(b"of a test");
+    Cookies::open(&lb.maps_folder(), secret).expect("the map of keys")
+}
+
+/// Keys without a process that takes hellos.
+pub(super) fn keys_alone(lb: &DataPlane) -> Cookies {
+    let cookies = open(lb);
+    cookies.follow(SystemTime::now());
+    cookies
 }
 
 /// Those of an epoch.
@@ -383,7 +397,7 @@ fn what_no_segment_has_cut_off_goes_to_userspace_at_once() {
 #[privileged_test]
 fn without_a_process_a_hello_is_refused() {
     let mut lb = DataPlane::new(CONFIG);
-    let cookies = Cookies::open(&lb.maps_folder()).expect("the keys of cookies");
+    let cookies = keys_alone(&lb);
     let answer = Answer::to(&mut lb, &OPTIONS);
     let data = answer.segment(0, ACK_ONLY).payload(&hello());
     reset(&mut lb, &data, answer.number.wrapping_add(1), "no_process");

@@ -21,6 +21,17 @@ pub(crate) const RESOLVER: &str = Family::V4.resolver;
 pub(crate) const KAS_MAC: Mac = Family::V4.kas_mac;
 pub(crate) const RESOLVER_MAC: Mac = Family::V4.resolver_mac;
 
+/// A configuration whose SYNs open flows also in a flood.
+pub(crate) fn without_cookies(config: &str) -> String {
+    let version = "version: 1\n";
+    assert!(config.contains(version));
+    config.replacen(
+        version,
+        &format!("{version}defaults: {{ service: {{ syn_cookies: never }} }}\n"),
+        1,
+    )
+}
+
 /// `10.32.96.50:port`.
 pub(crate) fn snat(port: u16) -> String {
     Family::V4.snat(port)

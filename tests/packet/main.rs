@@ -23,6 +23,7 @@ mod bind_cut;
 mod bind_ends;
 mod bind_header;
 mod bind_options;
+mod bind_plain;
 mod bind_slot;
 mod bind_two;
 mod blind;

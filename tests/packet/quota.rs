@@ -13,6 +13,7 @@ use super::given::{self, Family, request};
 /// for each tenant, of which 80 are for half-open connections.
 const CONFIG: &str = r#"
 version: 1
+defaults: { service: { syn_cookies: never } }
 networks:
   mgmt:
     role: mgmt

@@ -22,10 +22,10 @@ const FLOOD: u16 = 1000;
 pub(crate) fn small(config: &str) -> String {
     let whole = "role: tenant, interface: eth0,";
     assert!(config.contains(whole));
-    config.replace(
+    without_cookies(&config.replace(
         whole,
         &format!("{whole} half_open: {PLACES}, udp_flows: {PLACES},"),
-    )
+    ))
 }
 
 /// The TCP service of [`two_networks`] whose backend is in a network of its own.

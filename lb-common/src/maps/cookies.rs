@@ -13,7 +13,7 @@ pod_struct! {
 }
 
 pod_struct! {
-    /// The keys, which userspace alone writes: random, a new one for each epoch. 48 bytes.
+    /// The keys, which userspace alone writes: those of a group of boxes, a new one for each epoch. 56 bytes.
     pub struct CookieKeys {
         /// The epoch, by whose key SYNs are answered; numbers of the one before are good as well. 0: there are no keys
         /// yet.
@@ -24,6 +24,10 @@ pod_struct! {
         pub keys: [CookieKey; 2],
         /// Unix time in milliseconds at the zero of the kernel's monotonic clock, when a process has said last that it takes hellos.
         pub zero_time: u64,
+        /// Added to the coarse time, so that it is about that of all boxes of the group, whatever booted when.
+        pub offset: u32,
+        /// Zero.
+        pub _reserved: u32,
     }
 }
 

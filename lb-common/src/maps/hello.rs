@@ -150,6 +150,8 @@ pub const HELLO_HAS_SUMS: u32 = 2;
 pub const HELLO_IN_PART: u32 = 4;
 /// The backends of its name get a header in front of it.
 pub const HELLO_HAS_HEADER: u32 = 8;
+/// Its service has no names: it is any data, or the ACK behind a cookie, of no bytes.
+pub const HELLO_IS_PLAIN: u32 = 16;
 
 /// A slot of `HELLO_SLOTS`; the data plane alone has it.
 #[repr(C)]

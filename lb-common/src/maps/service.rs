@@ -58,10 +58,16 @@ impl Service {
         self.flags & SERVICE_CELL != 0
     }
 
-    /// Whether its SYNs are answered by cookies.
+    /// Whether each of its SYNs is answered by a cookie.
     #[inline(always)]
     pub const fn has_cookies(&self) -> bool {
         self.flags & SERVICE_COOKIES != 0
+    }
+
+    /// Whether its SYNs are answered by cookies as long as its network is [flooded](super::half_open::FLOODED).
+    #[inline(always)]
+    pub const fn has_cookies_in_floods(&self) -> bool {
+        self.flags & SERVICE_COOKIES_IN_FLOODS != 0
     }
 
     /// Whether the data plane sends its clients to the pools of their names.
@@ -107,7 +113,7 @@ impl Service {
         }
     }
 
-    /// What its flags have for a timeout of so many seconds, 194 days at most.
+    /// What its flags have for a timeout of so many seconds, 48 days at most.
     pub const fn timeout_flags(seconds: u32) -> u32 {
         seconds << TIMEOUT_SHIFT
     }
@@ -131,18 +137,20 @@ pub const SERVICE_ROUND_ROBIN: u32 = 4;
 pub const SERVICE_LEAST_CONNECTIONS: u32 = 8;
 /// All flows of a client go to the same backend of its pool.
 pub const SERVICE_SOURCE: u32 = 16;
-/// With [`SERVICE_CELL`]: the data plane answers its SYNs by cookies, and a connection ends in the cell from its first
-/// bytes on.
+/// The data plane answers its SYNs by cookies. A client that returns one opens a flow; with [`SERVICE_CELL`] a connection, which
+/// ends in the cell from its first bytes on.
 pub const SERVICE_COOKIES: u32 = 32;
-/// With [`SERVICE_COOKIES`]: the data plane sends clients of names that it knows to a backend by itself.
+/// With [`SERVICE_CELL`] and [`SERVICE_COOKIES`]: the data plane sends clients of names that it knows to a backend by itself.
 pub const SERVICE_BINDS: u32 = 64;
 /// With [`SERVICE_BINDS`]: some names lead elsewhere for some clients.
 pub const SERVICE_BY_CLIENT: u32 = 128;
-/// With [`SERVICE_BY_CLIENT`]: which clients these are is in the second set of the two. It stands where others have a timeout.
+/// With [`SERVICE_BY_CLIENT`]: which clients these are is in the second set of the two.
 const SERVICE_SECOND_SET: u32 = 256;
 const BY_SECOND_SET: u32 = SERVICE_BY_CLIENT | SERVICE_SECOND_SET;
+/// Without [`SERVICE_CELL`]: as [`SERVICE_COOKIES`], while the half-open flows of the network are flooded.
+pub const SERVICE_COOKIES_IN_FLOODS: u32 = 512;
 /// The flags end, and the timeout begins.
-const TIMEOUT_SHIFT: u32 = 8;
+const TIMEOUT_SHIFT: u32 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -155,11 +163,12 @@ mod tests {
             flags,
             ..Service::default()
         };
-        let flags = SERVICE_REJECT | SERVICE_SOURCE;
+        let flags = SERVICE_REJECT | SERVICE_SOURCE | SERVICE_COOKIES_IN_FLOODS;
         for seconds in [0, 1, MONTH] {
             let with = service(flags | Service::timeout_flags(seconds));
             assert_eq!(with.source_timeout(), seconds);
             assert!(with.goes_by_client() && !with.goes_by_load() && !with.is_of_cell());
+            assert!(with.has_cookies_in_floods() && !with.has_cookies());
             let other = service(SERVICE_REJECT | Service::timeout_flags(seconds));
             assert_eq!(other.source_timeout(), 0, "of another algorithm");
         }

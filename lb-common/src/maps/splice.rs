@@ -53,6 +53,8 @@ pub const BOUND_HAS_SCALE: u8 = 2;
 pub const BOUND_HAS_REST: u8 = 4;
 /// The backend has answered, and is sent a header in front of the hello.
 pub const BOUND_IS_GREETED: u8 = 8;
+/// The flow was opened by a cookie alone, without a name: no process has to do with it.
+pub const BOUND_IS_PLAIN: u8 = 16;
 
 impl Binding {
     /// That of a flow of this generation, before its backend has answered.
@@ -76,6 +78,22 @@ impl Binding {
     #[inline(always)]
     pub const fn is_bound(&self, generation: u32) -> bool {
         self.splice == BOUND | generation
+    }
+
+    /// The same of a flow that was opened by a cookie alone.
+    #[inline(always)]
+    #[must_use]
+    pub const fn plain(self) -> Self {
+        Self {
+            flags: self.flags | BOUND_IS_PLAIN,
+            ..self
+        }
+    }
+
+    /// Whether it is that of a flow that was opened by a cookie alone.
+    #[inline(always)]
+    pub const fn is_plain(&self) -> bool {
+        self.splice & BOUND != 0 && self.flags & BOUND_IS_PLAIN != 0
     }
 
     /// The same behind a SYN-ACK of the backend with this number, clock and shift.

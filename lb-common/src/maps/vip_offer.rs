@@ -24,6 +24,8 @@ pub const LACKS_SACK: u16 = 4;
 /// The least segment size that clients are held to for the sake of one backend, in bytes: what every path of IPv6 carries, and
 /// nearly every one of IPv4. Of a backend that takes less the connections are copied.
 pub const LEAST_OFFERED_MSS: u16 = 1220;
+/// The same of a service whose connections no process could copy: any.
+pub const ANY_OFFERED_MSS: u16 = 1;
 
 impl VipOffer {
     /// As the map has it.
@@ -45,13 +47,20 @@ impl VipOffer {
         }
     }
 
-    /// The least of both. A segment size below [`LEAST_OFFERED_MSS`] does not count.
+    /// The least of both, for a shared VIP. A segment size below [`LEAST_OFFERED_MSS`] does not count.
     #[inline(always)]
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
+        self.and_from(other, LEAST_OFFERED_MSS)
+    }
+
+    /// The least of both, where a segment size below `least` does not count.
+    #[inline(always)]
+    #[must_use]
+    pub const fn and_from(self, other: Self, least: u16) -> Self {
         let is_less = self.mss == 0 || other.mss < self.mss;
         Self {
-            mss: if other.mss >= LEAST_OFFERED_MSS && is_less {
+            mss: if other.mss >= least && is_less {
                 other.mss
             } else {
                 self.mss

@@ -26,8 +26,10 @@ use crate::maps::{
     flow::{PackedKey, TIME_SHIFT},
 };
 
-/// How long the timestamp of a SYN-ACK is good, in units of coarse time: two epochs, and a bit.
+/// How long the timestamp of a SYN-ACK is good, in units of coarse time: two epochs.
 pub const MAX_AGE: u32 = ((128 * 1_000_000_000_u64) >> TIME_SHIFT) as u32;
+/// How far the clock of the box that has sent it may be ahead of ours: one second.
+pub const MAX_AHEAD: u32 = (1_000_000_000_u64 >> TIME_SHIFT) as u32;
 
 /// Where the parts of a number begin.
 const OF_TUPLE_SHIFT: u32 = 20;
@@ -99,15 +101,15 @@ impl Cookie {
         let of_tuple = macs.of_tuple();
         Self {
             number: macs.number(of_tuple, isn),
-            time: now.wrapping_add(clock(of_tuple)),
+            time: now.wrapping_add(clock(of_tuple, keys)),
         }
     }
 }
 
 /// What is added to the coarse time.
 #[inline(always)]
-const fn clock(of_tuple: u64) -> u32 {
-    (of_tuple >> 32) as u32
+const fn clock(of_tuple: u64, keys: &CookieKeys) -> u32 {
+    ((of_tuple >> 32) as u32).wrapping_add(keys.offset)
 }
 
 /// What a number is that a segment acknowledges.
@@ -130,14 +132,21 @@ pub enum CookieStanding {
 #[inline(always)]
 pub const fn judge(keys: &CookieKeys, tuple: PackedKey, isn: u32, number: u32) -> CookieStanding {
     let epoch = keys.epoch;
-    match judge_with(keys.key(epoch), tuple, isn, number) {
-        CookieStanding::Wrong => judge_with(keys.key(epoch.wrapping_sub(1)), tuple, isn, number),
+    match judge_in(keys, epoch, tuple, isn, number) {
+        CookieStanding::Wrong => judge_in(keys, epoch.wrapping_sub(1), tuple, isn, number),
         standing => standing,
     }
 }
 
 #[inline(always)]
-const fn judge_with(key: CookieKey, tuple: PackedKey, isn: u32, number: u32) -> CookieStanding {
+const fn judge_in(
+    keys: &CookieKeys,
+    epoch: u32,
+    tuple: PackedKey,
+    isn: u32,
+    number: u32,
+) -> CookieStanding {
+    let key = keys.key(epoch);
     let macs = Macs::new(key, tuple, number as u8);
     let of_tuple = macs.of_tuple();
     if (of_tuple as u32 ^ number >> OF_TUPLE_SHIFT) & PART != 0 {
@@ -146,7 +155,7 @@ const fn judge_with(key: CookieKey, tuple: PackedKey, isn: u32, number: u32) -> 
         CookieStanding::Later
     } else {
         CookieStanding::Right {
-            clock: clock(of_tuple),
+            clock: clock(of_tuple, keys),
         }
     }
 }
@@ -154,7 +163,8 @@ const fn judge_with(key: CookieKey, tuple: PackedKey, isn: u32, number: u32) -> 
 /// Whether a client may echo this timestamp of ours now, a coarse time: it was sent not long ago.
 #[inline(always)]
 pub const fn is_echo(clock: u32, echo: u32, now: u32) -> bool {
-    now.wrapping_add(clock).wrapping_sub(echo) <= MAX_AGE
+    let age = now.wrapping_add(clock).wrapping_sub(echo);
+    age.wrapping_add(MAX_AHEAD) <= MAX_AGE + MAX_AHEAD
 }
 
 #[cfg(test)]
@@ -170,6 +180,8 @@ mod tests {
         beat: 0,
         keys: [CookieKey { low: 1, high: 2 }, CookieKey { low: 3, high: 4 }],
         zero_time: 0,
+        offset: 77,
+        _reserved: 0,
     };
     const KEY: FlowKey = FlowKey {
         client: Be32::new(0xc0a8_cb32),
@@ -297,7 +309,18 @@ mod tests {
         assert_eq!(cookie(&KEYS, 1007).time, time.wrapping_add(7));
         assert!(is_echo(clock, time, 1000) && is_echo(clock, time, 1000 + MAX_AGE));
         assert!(!is_echo(clock, time, 1001 + MAX_AGE));
-        assert!(!is_echo(clock, time.wrapping_add(1), 1000), "of the future");
+        assert!(is_echo(clock, time.wrapping_add(MAX_AHEAD), 1000));
+        let ahead = time.wrapping_add(MAX_AHEAD + 1);
+        assert!(!is_echo(clock, ahead, 1000), "of the future");
+        // Of a box whose clocks began elsewhere, and whose offset makes up for it.
+        let other = CookieKeys {
+            offset: KEYS.offset + 400,
+            ..KEYS
+        };
+        let CookieStanding::Right { clock } = judge_it(&other, KEY, 0xffff_fff0, number) else {
+            panic!("not right");
+        };
+        assert!(is_echo(clock, time, 600) && !is_echo(clock, time, 601 + MAX_AGE));
         let other = KeyedClock::of(FlowKey {
             client_port: Be16::new(7),
             ..KEY

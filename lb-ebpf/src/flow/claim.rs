@@ -50,7 +50,7 @@ pub(crate) fn claim(
 ) -> Result<(Entry, FlowState, Earlier), DropReason> {
     let networks = Pair::new(key.network, network).raw();
     let range = SnatRange::new(places).raw();
-    let port = BackendPort::new(flow.backend_port, udp).raw();
+    let port = BackendPort::new(flow.backend_port, udp, flow.is_shown).raw();
     let claimed = Claimed::from_raw(lb_claim(networks, range, flow.backend.raw(), port));
     let (id, word) = claimed.result()?;
     let entry = Entry::at(id).ok_or(DropReason::RecordMissing)?;
@@ -61,7 +61,8 @@ pub(crate) fn claim(
 /// (a [`BackendPort`]), which takes the next place of its ring; `range` is a [`SnatRange`]. Returns [`Claimed`].
 ///
 /// The id is that of the flow that has to leave the place, so that a flood turns its own ids round and leaves those of
-/// the queue alone; or else one of the queue. If that has none, the other flow keeps its place.
+/// the queue alone; or else one of the queue. If that has none, the other flow keeps its place. A client behind a cookie is no
+/// flood: it gets an id of the queue, since a backend would take its SYN for one of the flow that has left.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u64 {
@@ -69,8 +70,11 @@ extern "C" fn lb_claim(networks: u32, range: u32, backend: u32, port: u32) -> u6
     let Some(turn) = Slot::take(client, BackendPort::from_raw(port).is_udp()) else {
         return lb_take_free(networks, range, backend, port);
     };
-    let taken = lb_take_over(turn.oldest, networks, range, backend, port);
-    let mut claimed = Claimed::from_raw(taken);
+    let mut claimed = Claimed::MISSED;
+    if !BackendPort::from_raw(port).is_shown() {
+        let taken = lb_take_over(turn.oldest, networks, range, backend, port);
+        claimed = Claimed::from_raw(taken);
+    }
     if claimed == Claimed::MISSED {
         claimed = Claimed::from_raw(lb_take_free(networks, range, backend, port));
         if claimed.result().is_ok() {
@@ -97,7 +101,7 @@ extern "C" fn lb_take_over(oldest: u64, networks: u32, range: u32, backend: u32,
         return Claimed::MISSED.raw();
     }
     let claimed = word.claim(port.is_udp());
-    if !half_open::end(&entry, word, claimed) {
+    if !half_open::evict(&entry, word, claimed) {
         return Claimed::MISSED.raw();
     }
     Claimed::of(entry.id, word, claimed).raw()

@@ -303,6 +303,7 @@ impl Entry {
             client_mac,
             isn,
             bytes,
+            is_shown: _,
         } = *flow;
         store!(self, client, key.client);
         store!(self, vip, key.vip);
@@ -340,6 +341,8 @@ pub(crate) struct NewFlow {
     pub(crate) client_mac: Mac,
     pub(crate) isn: u32,
     pub(crate) bytes: u64,
+    /// Whether its client has returned a cookie.
+    pub(crate) is_shown: bool,
 }
 
 /// Coarse monotonic time in units of 2^`TIME_SHIFT` ns.

@@ -6,14 +6,14 @@ use lb_common::{
     maps::{
         event::RECYCLED,
         flow::TIME_SHIFT,
-        half_open::{self, FIRST, HEAD, SIZE},
+        half_open::{self, ANSWERED, FIRST, FLOOD_TIME, FLOODED, HEAD, LAP, MIN_LIFE, SIZE},
     },
 };
 
 use crate::{
     flow::{
         atomic, budget,
-        entry::{Entry, now},
+        entry::{Entry, now, now_seconds},
         events,
         snat::release,
     },
@@ -112,6 +112,69 @@ pub(crate) fn end(entry: &Entry, word: FlowState, next: FlowState) -> bool {
     is_over
 }
 
+/// The same of a flow that has to leave its place. A connection that had less time than a client needs to repeat its SYN is the
+/// sign of a flood.
+#[inline(always)]
+pub(crate) fn evict(entry: &Entry, word: FlowState, next: FlowState) -> bool {
+    let is_young = now().wrapping_sub(entry.last_seen()) < MIN_LIFE;
+    let is_over = end(entry, word, next);
+    if is_over && is_young && !word.is_udp() {
+        let (network, _) = entry.owners();
+        lb_note_flood(network.into());
+    }
+    is_over
+}
+
+/// Notes that the half-open flows of this network are flooded. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_note_flood(network: u32) -> u32 {
+    let ring = RINGS.get(half_open::index(network as u16, false));
+    if let Some(until) = ring.and_then(|ring| ring.get_ptr_mut(FLOODED)) {
+        let end = u64::from(now_seconds()) + FLOOD_TIME;
+        // SAFETY: the value of an array map, aligned to eight bytes; of two CPUs that write it at a time either is right.
+        unsafe { until.write_volatile(end) };
+    }
+    0
+}
+
+/// Whether the half-open flows of this network are flooded, so that a SYN is to be answered by a cookie, and is counted as that:
+/// as many in a second as the ring has places are a flood as well.
+#[inline(always)]
+pub(crate) fn is_flooded(network: u16) -> bool {
+    lb_is_flooded(network.into()) != 0
+}
+
+/// [`is_flooded`], as a number. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_is_flooded(network: u32) -> u32 {
+    let Some(ring) = RINGS.get(half_open::index(network as u16, false)) else {
+        return 0;
+    };
+    let until = ring.get(FLOODED).copied().unwrap_or(0);
+    if !half_open::is_flooded(until, now_seconds()) {
+        return 0;
+    }
+    let size = ring.get(SIZE).copied().unwrap_or(0);
+    let (Some(answered), Some(lap)) = (ring.get_ptr_mut(ANSWERED), ring.get_ptr_mut(LAP)) else {
+        return 1;
+    };
+    // SAFETY: the value of an array map, aligned to eight bytes.
+    let turn = unsafe { atomic::count_up(answered) };
+    if size != 0 && turn % size == 0 {
+        let now = now();
+        // SAFETY: as above; no other CPU has this turn.
+        let began = unsafe { lap.read_volatile() } as u32;
+        // SAFETY: as above.
+        unsafe { lap.write_volatile(now.into()) };
+        if now.wrapping_sub(began) < MIN_LIFE {
+            lb_note_flood(network);
+        }
+    }
+    1
+}
+
 /// Gives a flow that has begun anew by this word the next place of its ring, where there is one.
 #[inline(always)]
 pub(crate) fn enter(network: u16, id: u32, word: FlowState) {
@@ -126,7 +189,7 @@ pub(crate) fn enter(network: u16, id: u32, word: FlowState) {
 #[inline(never)]
 pub(crate) extern "C" fn lb_recycle(place: u64) -> u32 {
     if let Some((entry, word)) = leaving(place)
-        && end(&entry, word, word.close())
+        && evict(&entry, word, word.close())
     {
         release(entry.id);
     }

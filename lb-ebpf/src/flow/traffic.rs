@@ -61,21 +61,34 @@ pub(crate) extern "C" fn lb_answered(id: u32) -> u32 {
     0
 }
 
-/// The flow of this id has been bound, and is counted with its owners; it waits for the backend's first data, as one that
-/// was handed over. Returns 0.
+/// The flow of this id has been bound, and is counted with its owners: by a name, if `named` is 1. It waits for the backend's first
+/// data, as one that was handed over. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn lb_bound(id: u32) -> u32 {
+pub(crate) extern "C" fn lb_bound(id: u32, named: u32) -> u32 {
     let Some(entry) = Entry::at(id) else {
         return 0;
     };
     owners(&entry).each(|counts, _| {
         counts.add(FLOWS, 1);
-        counts.add(BOUND, 1);
+        counts.add(BOUND, named.into());
     });
     let waiting = entry.traffic_reply();
     lb_answered(id);
     entry.set_traffic_reply(waiting);
+    0
+}
+
+/// The flow of this id, which was to be bound, has no backend: it is counted with its owners as one that has failed. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_unbound(id: u32) -> u32 {
+    if let Some(entry) = Entry::at(id) {
+        owners(&entry).each(|counts, _| {
+            counts.add(FLOWS, 1);
+            counts.add(FAILED, 1);
+        });
+    }
     0
 }
 

@@ -48,7 +48,7 @@ pub(super) extern "C" fn lb_affine(number: u32, network: u32, client: u32, timeo
 /// Notes the backend of the flow with this id as that of its client, if its pool has a `source_timeout`. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn lb_remember(id: u32) -> u32 {
+pub(crate) extern "C" fn lb_remember(id: u32) -> u32 {
     let Some(flow) = Entry::at(id) else {
         return 0;
     };

@@ -8,6 +8,7 @@ use lb_common::{
         flow::FlowKey,
         fragment::{FROM_BACKEND, FROM_CLIENT},
         network::{KIND_VIP, Network},
+        service::Service,
     },
     nat::{self, Translation},
     verdict::{DropReason, Verdict},
@@ -23,7 +24,7 @@ use crate::{
     flow::{
         conntrack::{self, ReplyFlow, RequestFlow},
         entry::{Entry, Hit},
-        index, rewrite,
+        half_open, index, rewrite,
         snat::{flow_id, snat_page},
         splice,
     },
@@ -31,7 +32,7 @@ use crate::{
     ip::v4::fragment,
     lookup::{self, NetworkRef},
     new_flow,
-    subprogram::{FoundDoor, Next, SharedVip, SpliceLeg, whole},
+    subprogram::{CookieService, FoundDoor, Next, SpliceLeg, whole},
 };
 
 /// What is next for a packet to one of our addresses in the network `id`, behind a `door` as [`FoundDoor`]: [`Next`] with
@@ -150,8 +151,8 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
     let key = FlowKey::of_request(&frame, id);
     let key = whole(&key);
     let service = new_flow::admit(ip, key, &network)?;
-    if service.has_cookies() && !network.is_host() {
-        return Ok(Next::shared(SharedVip::of(&service)));
+    if is_of_cookies(&frame, &service, &network) {
+        return Ok(Next::cookie(CookieService::of(&service)));
     }
     if service.is_of_cell() {
         return to_shared_vip(ctx, &frame, network, key).map(ended);
@@ -167,6 +168,25 @@ fn open(ctx: &XdpContext, id: u16) -> Result<Next, DropReason> {
         network: opened.network.record(),
     };
     forward(ctx, &frame, network, &to.onward()?)
+}
+
+/// Whether a packet that belongs to no flow is a SYN that is answered by a cookie, or may return one: of a service without names any
+/// segment may, as its SYNs may have been answered so a moment ago.
+#[inline(always)]
+fn is_of_cookies(frame: &Ipv4Frame<'_>, service: &Service, network: &NetworkRef) -> bool {
+    if service.is_of_cell() {
+        return service.has_cookies() && !network.is_host();
+    }
+    if !frame.is_tcp() {
+        return false;
+    }
+    match new_flow::opens(frame) {
+        true => {
+            service.has_cookies()
+                || service.has_cookies_in_floods() && half_open::is_flooded(network.id)
+        }
+        false => frame.is_plain_tcp(),
+    }
 }
 
 /// A packet to a shared VIP: into the cell of its network, or to the host.

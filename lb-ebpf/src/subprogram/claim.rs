@@ -41,14 +41,18 @@ impl SnatRange {
     }
 }
 
-/// The port of the backend, and whether the flow is of UDP.
+/// The port of the backend, whether the flow is of UDP, and whether its client has shown that it is there.
 #[derive(Clone, Copy)]
 pub(crate) struct BackendPort(Pair);
 
 impl BackendPort {
+    const IS_UDP: u16 = 1;
+    const IS_SHOWN: u16 = 2;
+
     #[inline(always)]
-    pub(crate) fn new(port: Be16, is_udp: bool) -> Self {
-        Self(Pair::new(is_udp.into(), port.raw()))
+    pub(crate) fn new(port: Be16, is_udp: bool, is_shown: bool) -> Self {
+        let shown = if is_shown { Self::IS_SHOWN } else { 0 };
+        Self(Pair::new(u16::from(is_udp) | shown, port.raw()))
     }
 
     #[inline(always)]
@@ -68,7 +72,12 @@ impl BackendPort {
 
     #[inline(always)]
     pub(crate) const fn is_udp(self) -> bool {
-        self.0.high() != 0
+        self.0.high() & Self::IS_UDP != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_shown(self) -> bool {
+        self.0.high() & Self::IS_SHOWN != 0
     }
 }
 

@@ -3,6 +3,7 @@
 use lb_common::{
     maps::{
         fragment::{FROM_BACKEND, FROM_CLIENT},
+        hello::HELLO_IS_PLAIN,
         service::Service,
     },
     verdict::{DropReason, Verdict},
@@ -22,8 +23,8 @@ pub(crate) enum Step {
     Ended(Outcome),
     /// The packet belongs to no flow and may open one.
     NewFlow,
-    /// It is to a shared VIP.
-    Shared { vip: SharedVip },
+    /// It is a SYN to this service that is answered by a cookie, or may return one.
+    Cookie { vip: CookieService },
     /// It is the SYN of a flow that its backend has not answered, for another one.
     Unanswered { flow_id: u32 },
     /// It is the backend's RST to the SYN of this flow.
@@ -35,10 +36,10 @@ pub(crate) enum Step {
 }
 
 /// Instead of the parameters of a function: see [`Step::Unanswered`], [`Step::Refused`], [`Step::Binding`], and
-/// [`Step::Shared`], which has the id of a service in the place of a flow's. No function has these bits.
+/// [`Step::Cookie`], which has the id of a service in the place of a flow's. No function has these bits.
 const UNANSWERED: u32 = IS_LEG | 1 << 28;
 const REFUSED: u32 = IS_LEG | 1 << 27;
-const SHARED: u32 = IS_LEG | 1 << 26;
+const COOKIE: u32 = IS_LEG | 1 << 26;
 const BINDING: u32 = IS_LEG | 1 << 25;
 
 /// Set in the parameters of every function that goes on with a packet of a flow, so that none is zero, and no [`Outcome`] is one.
@@ -84,10 +85,10 @@ impl Next {
         Self::flow(flow_id, BINDING)
     }
 
-    /// See [`Step::Shared`].
+    /// See [`Step::Cookie`].
     #[inline(always)]
-    pub(crate) const fn shared(vip: SharedVip) -> Self {
-        Self::flow(vip.0, SHARED)
+    pub(crate) const fn cookie(vip: CookieService) -> Self {
+        Self::flow(vip.0, COOKIE)
     }
 
     #[inline(always)]
@@ -114,8 +115,8 @@ impl Next {
             match (self.0 >> 32) as u32 {
                 UNANSWERED => Step::Unanswered { flow_id },
                 REFUSED => Step::Refused { flow_id },
-                SHARED => Step::Shared {
-                    vip: SharedVip(flow_id),
+                COOKIE => Step::Cookie {
+                    vip: CookieService(flow_id),
                 },
                 BINDING => Step::Binding { flow_id },
                 leg => Step::Flow { flow_id, leg },
@@ -126,17 +127,36 @@ impl Next {
     }
 }
 
-/// A shared VIP whose SYNs are answered by cookies: its service, and whether names of it open flows.
+/// A service whose SYNs are answered by cookies: its id, whether it has no names, and else whether names of it open flows.
 #[derive(Clone, Copy)]
-pub(crate) struct SharedVip(u32);
+pub(crate) struct CookieService(u32);
 
-impl SharedVip {
+impl CookieService {
     const BINDS: u32 = 1 << 16;
+    const IS_PLAIN: u32 = 1 << 17;
 
     #[inline(always)]
     pub(crate) const fn of(service: &Service) -> Self {
-        let binds = if service.binds() { Self::BINDS } else { 0 };
+        let binds = if !service.is_of_cell() {
+            Self::IS_PLAIN
+        } else if service.binds() {
+            Self::BINDS
+        } else {
+            0
+        };
         Self(binds | service.id as u32)
+    }
+
+    /// What the segments of its clients have for that.
+    #[inline(always)]
+    pub(crate) const fn hello_flags(self) -> u32 {
+        (self.0 & Self::IS_PLAIN) / (Self::IS_PLAIN / HELLO_IS_PLAIN)
+    }
+
+    /// Whether the service has no names: a cookie alone opens a flow.
+    #[inline(always)]
+    pub(crate) const fn is_plain(self) -> bool {
+        self.0 & Self::IS_PLAIN != 0
     }
 
     #[inline(always)]
@@ -152,12 +172,12 @@ impl SharedVip {
     /// Id of the service.
     #[inline(always)]
     pub(crate) const fn service(self) -> u32 {
-        self.0 & (Self::BINDS - 1)
+        self.0 & u16::MAX as u32
     }
 
     #[inline(always)]
     pub(crate) const fn binds(self) -> bool {
-        self.0 & Self::BINDS != 0
+        self.0 & (Self::BINDS | Self::IS_PLAIN) != 0
     }
 }
 

@@ -59,6 +59,9 @@ pub(super) fn show(show: &Show) -> Result<()> {
     for line in second_segment_words(&status.networks, &status.snat) {
         print::line(line)?;
     }
+    for line in flood_words(&status.networks) {
+        print::line(line)?;
+    }
     print::line("")?;
     print_networks(&status.networks)?;
     print::line("")?;
@@ -164,6 +167,17 @@ fn second_segment_words(networks: &[NetworkStatus], snat: &[SnatStatus]) -> Vec<
         )
     });
     words.collect()
+}
+
+/// Which networks have a flood of SYNs.
+fn flood_words(networks: &[NetworkStatus]) -> impl Iterator<Item = String> + '_ {
+    let flooded = networks.iter().filter(|network| network.half_open.flooded);
+    flooded.map(|network| {
+        format!(
+            "network {}: a flood of SYNs, which are answered by cookies (syn_cookies: auto of its services)",
+            network.name
+        )
+    })
 }
 
 fn print_networks(networks: &[NetworkStatus]) -> Result<()> {
@@ -462,6 +476,15 @@ mod tests {
             assert_eq!(found.len(), lines, "{second:?} {mode}");
             assert!(found.iter().all(|line| line.starts_with("network mgmt: ")));
         }
+    }
+
+    #[test]
+    fn a_flood_has_a_line() {
+        let mut networks = [samples::network("mgmt"), samples::network("tenant-a")];
+        assert_eq!(flood_words(&networks).count(), 0);
+        networks[1].half_open.flooded = true;
+        let lines: Vec<String> = flood_words(&networks).collect();
+        assert!(matches!(&lines[..], [line] if line.starts_with("network tenant-a: ")));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::{
     health::Health,
     hosted::HostedCluster,
     listen::{Listen, Protocol},
-    shared::Target,
+    shared::{SynCookies, Target},
     syslog::Syslog,
 };
 
@@ -64,6 +64,9 @@ pub struct Config {
     /// What the tables of pools are made with beside the names of their backends: 1 to 64 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
+    /// The file with the secret of SYN cookies; none: the balancer has one of its own. Absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syn_cookie_key: Option<PathBuf>,
     /// Whether a change of the files is applied without a request; default no.
     pub watch: bool,
     /// What becomes of the networks when the control plane is stopped.
@@ -402,6 +405,12 @@ pub struct Service {
     pub keepalive: Option<Duration>,
     /// Whether clients that the rules deny are answered, instead of silence.
     pub reject: bool,
+    /// When its SYNs are answered by cookies; only with [`Target::Pool`], and over IPv4.
+    #[serde(
+        default = "SynCookies::auto",
+        skip_serializing_if = "SynCookies::is_auto"
+    )]
+    pub syn_cookies: SynCookies,
     /// The most flows at a time, at least 1; none: as many as its network may have.
     pub max_flows: Option<u32>,
 }

@@ -173,15 +173,33 @@ pub enum Ech {
     Deny,
 }
 
-/// When a SYN to a service is answered by a cookie, so that nothing is kept of its sender.
+/// When a SYN to a service is answered by a cookie of the data plane, so that nothing is kept of its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SynCookies {
-    /// Not by the data plane. The kernel of the cell may do so under a flood.
+    /// Never. The kernel of a cell may do so under a flood.
     Never,
-    /// By the data plane, each one.
+    /// While its network's half-open flows are flooded. Not of shared VIPs.
+    Auto,
+    /// Each one.
     #[default]
     Always,
+}
+
+impl SynCookies {
+    /// That of a service with a pool which has none.
+    pub(super) const fn auto() -> Self {
+        Self::Auto
+    }
+
+    /// Whether it is [`Self::Auto`].
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde has"
+    )]
+    pub(super) const fn is_auto(&self) -> bool {
+        matches!(self, Self::Auto)
+    }
 }
 
 /// When the data plane by itself opens the connection of a client to the backend of the name that it requests, so that the

@@ -22,7 +22,8 @@ use lb_common::{
         rule::Owner,
         server_name::{NameKey, PoolRoute},
         service::{
-            SERVICE_BINDS, SERVICE_CELL, SERVICE_COOKIES, SERVICE_REJECT, Service, ServiceKey,
+            SERVICE_BINDS, SERVICE_CELL, SERVICE_COOKIES, SERVICE_COOKIES_IN_FLOODS,
+            SERVICE_REJECT, Service, ServiceKey,
         },
     },
 };
@@ -414,7 +415,7 @@ impl Desired {
         SERVICE_BINDS
     }
 
-    /// Notes in which mode the programs run: those in the kernel's stack bind nothing; others send two segments at once by
+    /// Notes in which mode the programs run: those in the kernel's stack bind nothing, neither by names nor by cookies; others send two segments at once by
     /// the interfaces that have room in the map of those that frames are copied to.
     pub fn run_in(&mut self, mode: Mode) {
         let at_once = |(_, network): &&(u16, Network)| network.flags & NETWORK_AT_ONCE != 0;
@@ -431,6 +432,9 @@ impl Desired {
         }
         for service in self.services.values_mut().filter(|_| mode == Mode::Generic) {
             service.flags &= !SERVICE_BINDS;
+            if !service.is_of_cell() {
+                service.flags &= !(SERVICE_COOKIES | SERVICE_COOKIES_IN_FLOODS);
+            }
         }
     }
 
@@ -455,6 +459,11 @@ fn service_flags(service: &config::Service, is_of_cell: bool) -> u32 {
     let cell = if is_of_cell { SERVICE_CELL } else { 0 };
     let cookies = match &service.target {
         Target::Sni(sni) if sni.syn_cookies == SynCookies::Always => SERVICE_COOKIES,
+        Target::Pool(_) if !is_of_cell => match service.syn_cookies {
+            SynCookies::Never => 0,
+            SynCookies::Auto => SERVICE_COOKIES_IN_FLOODS,
+            SynCookies::Always => SERVICE_COOKIES,
+        },
         _ => 0,
     };
     reject | cell | cookies

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 
 use crate::config::{self, Config};
 
-/// Refuses what a running process cannot do: attach to an interface, leave one, make a cell.
+/// Refuses what a running process cannot do: attach to an interface, leave one, make a cell, read a secret.
 pub(super) fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
     let moves = moved_networks(running, wanted);
     ensure!(
@@ -21,7 +21,7 @@ pub(super) fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The networks that come, go or move from one configuration to the other, in words.
+/// The networks that come, go or move from one configuration to the other, in words, and the secret that changes.
 pub(crate) fn moved_networks(running: &Config, wanted: &Config) -> Vec<String> {
     let before: BTreeMap<_, _> = running.networks.iter().map(network_place).collect();
     let after: BTreeMap<_, _> = wanted.networks.iter().map(network_place).collect();
@@ -35,7 +35,9 @@ pub(crate) fn moved_networks(running: &Config, wanted: &Config) -> Vec<String> {
         };
         Some(format!("network {name} {moves}"))
     });
-    moves.collect()
+    let key = (running.syn_cookie_key != wanted.syn_cookie_key)
+        .then(|| "syn_cookie_key is another file".to_owned());
+    moves.chain(key).collect()
 }
 
 /// A network's name, and where it is attached.

@@ -1,6 +1,6 @@
-//! What the SYN-ACKs of shared VIPs offer: what all of the backends agree to, as the connections of their checks show.
+//! What SYN-ACKs by cookies offer: what all of the backends agree to, as the connections of their checks show.
 
-use lb_common::maps::vip_offer::VipOffer;
+use lb_common::maps::vip_offer::{ANY_OFFERED_MSS, LEAST_OFFERED_MSS, VipOffer};
 
 use super::{checks::Checks, running::Running};
 use crate::{
@@ -24,7 +24,7 @@ impl Running {
             let offers = self.shared_vips.acceptors.offers();
             match found {
                 Found::All(offer) => offers.set(id, offer),
-                Found::Some(offer) => offers.lower(id, offer),
+                Found::Some(offer) => offers.lower(id, offer, least_mss(service)),
             }
         }
     }
@@ -39,14 +39,25 @@ enum Found {
     Some(VipOffer),
 }
 
+/// The least segment size that its clients are held to.
+const fn least_mss(service: &Service) -> u16 {
+    match service.target {
+        Target::Pool(_) => ANY_OFFERED_MSS,
+        Target::Sni(_) | Target::Http(_) => LEAST_OFFERED_MSS,
+    }
+}
+
 /// What is known of a service whose SYNs are answered by cookies.
 fn found(service: &Service, config: &Config, checks: &Checks) -> Option<Found> {
-    let Target::Sni(sni) = &service.target else {
-        return None;
+    let cookies = match &service.target {
+        Target::Sni(sni) => sni.syn_cookies,
+        Target::Pool(_) if !config.is_of_cell(service) => service.syn_cookies,
+        Target::Pool(_) | Target::Http(_) => SynCookies::Never,
     };
-    if sni.syn_cookies == SynCookies::Never {
+    if cookies == SynCookies::Never {
         return None;
     }
+    let least = least_mss(service);
     let pools = service.target.pools().filter_map(|name| config.pool(name));
     let backends = pools.flat_map(|pool| {
         let network = config.network(&pool.network);
@@ -62,7 +73,7 @@ fn found(service: &Service, config: &Config, checks: &Checks) -> Option<Found> {
     let (mut offer, mut are_all) = (VipOffer::default(), true);
     for agreed in backends {
         match agreed {
-            Some(agreed) => offer = offer.and(agreed),
+            Some(agreed) => offer = offer.and_from(agreed, least),
             None => are_all = false,
         }
     }
@@ -105,6 +116,8 @@ services:
   accepted:
     { network: tenant-a, listen: [\"192.168.203.110:445/tcp\"],
       sni: { syn_cookies: never, routes: [{ names: [a.lab], pool: a }] } }
+  plain:  { network: tenant-a, listen: [\"192.168.203.110:446/tcp\"], pool: a }
+  never:  { network: tenant-a, listen: [\"192.168.203.110:447/tcp\"], pool: b, syn_cookies: never }
 ";
 
     fn report(backend: u32, agreed: Option<VipOffer>) -> Report {
@@ -146,14 +159,21 @@ services:
             checks.note(report(backend, agreed));
             assert_eq!(checks.take_agreement(), is_news, "{backend} {agreed:?}");
         }
-        let of = |name: &str| {
+        let in_checks = |checks: &Checks, name: &str| {
             let service = config.services.iter().find(|one| one.name == name);
-            found(service.unwrap(), &config, &checks)
+            found(service.unwrap(), &config, checks)
         };
+        let of = |name: &str| in_checks(&checks, name);
         let all = offer(1360, LACKS_TIMES | LACKS_SCALE).map(Found::All);
         assert_eq!(of("all"), all);
         assert_eq!(of("some"), offer(1400, LACKS_SCALE).map(Found::Some));
         assert_eq!(of("accepted"), None);
+        assert_eq!(of("plain"), offer(1360, LACKS_TIMES).map(Found::All));
+        assert_eq!(of("never"), None);
+        checks.note(report(1, offer(900, 0)));
+        let of = |name: &str| in_checks(&checks, name);
+        assert_eq!(of("plain"), offer(900, LACKS_TIMES).map(Found::All));
+        assert_eq!(of("all"), all);
         let text = CONFIG.replace("role: mgmt,", "role: mgmt, mss: 1300,");
         let config = config::parse("f", &text).unwrap();
         let found = found(&config.services[0], &config, &checks);

@@ -13,7 +13,6 @@ use crate::{
     control::desired::Attachment,
     dataplane::{
         attach::Mode,
-        cookies::Cookies,
         object::MAPS,
         pins::Pins,
         version::{Pinned, pinned},
@@ -94,20 +93,6 @@ impl Migration {
     pub(super) fn make_folders(&self, pins: &Pins) -> Result<()> {
         self.clear(pins)?;
         pins.create().context("create the pin folders")
-    }
-
-    /// Has our maps begin with the keys of SYN cookies of those of before: clients that were answered with them have not sent a
-    /// hello yet. Where they are of another form those clients connect anew.
-    pub(super) fn take_cookie_keys(&self, pins: &Pins) {
-        let Self::Whole(others) = self else { return };
-        for other in others {
-            if let Err(error) = Cookies::take_keys(&pins.maps_of(other), &pins.maps()) {
-                tracing::warn!(
-                    "take the keys of SYN cookies over from {other}: {error:#}; clients of shared VIPs that are connecting now \
-                     have to do so anew"
-                );
-            }
-        }
     }
 
     /// The mode in which the links are switched once everything is written; none where they are attached

@@ -11,6 +11,7 @@ mod confirmation;
 mod drop_log;
 mod event_loop;
 pub mod give_way;
+mod group_secret;
 mod grow;
 mod hand_over;
 pub mod migrate;

@@ -69,7 +69,6 @@ fn start_over(start: &Start<'_>, loaded: Option<Object>) -> Result<Running> {
         Some(object) => Ok(object),
         None => load(pins, start.config, options),
     };
-    migration.take_cookie_keys(pins);
     let running = object
         .and_then(|object| bring_up(start, &nics, object, &migration))
         .inspect_err(|_| migration.abandon(pins))?;

@@ -8,6 +8,7 @@ use tokio::sync::{
     watch,
 };
 
+use super::group_secret;
 use crate::{
     config::{self, Config},
     control::{
@@ -16,7 +17,7 @@ use crate::{
         desired::{Attachment, Desired},
         running::Neighbours,
     },
-    dataplane::pins::Pins,
+    dataplane::{cookies::Cookies, pins::Pins},
     flows::keepalive::next_hops::{NextHop, NextHops},
     model::registry::{Ids, Kind},
     network::{
@@ -83,7 +84,8 @@ pub(super) fn front(
         let id = u16::try_from(id)?;
         sides.insert(network.name.clone(), NetworkSide { id, side, leases });
     }
-    Acceptors::start(sides, accounts, listeners, &pins.maps())
+    let cookies = Cookies::open(&pins.maps(), group_secret::read(config, pins)?)?;
+    Acceptors::start(sides, accounts, listeners, cookies, &pins.maps())
 }
 
 /// Starts a thread for each network that checks its backends.

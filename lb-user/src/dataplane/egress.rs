@@ -1,5 +1,5 @@
 //! The NICs that frames leave by, and those of backends, to which the data plane copies a frame that has no room:
-//! `lb-ebpf/src/shared_vip/clone.rs`.
+//! `lb-ebpf/src/syn_cookie/clone.rs`.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -31,7 +31,7 @@ const EGRESS: &str = "EGRESS";
 pub struct EgressNics {
     /// The interfaces of networks, by the networks' ids, and whether these have SNAT addresses.
     nics: BTreeMap<u16, (u32, bool)>,
-    /// The services whose connections the data plane opens: for no others are there copies.
+    /// The services whose connections the data plane opens at all times: for no others are there copies.
     bound: HashSet<ServiceKey>,
     /// What was written last: each NIC, and whether there are copies for it.
     written: Option<BTreeMap<u32, bool>>,
@@ -50,7 +50,7 @@ impl EgressNics {
 
     /// Notes what a service is; the default record of one that is not there.
     pub fn note_service(&mut self, key: &ServiceKey, service: &Service) {
-        match service.binds() {
+        match service.binds() || service.has_cookies() && !service.is_of_cell() {
             true => drop(self.bound.insert(*key)),
             false => drop(self.bound.remove(key)),
         }

@@ -216,6 +216,12 @@ pub fn coarse_now() -> Result<u32> {
     Ok(u32::try_from(ns >> TIME_SHIFT & u64::from(u32::MAX))?)
 }
 
+/// Seconds of the monotonic clock.
+#[must_use]
+pub fn monotonic_seconds() -> u32 {
+    u32::try_from(monotonic_us() / 1_000_000).unwrap_or(u32::MAX)
+}
+
 /// The monotonic clock now, in microseconds; it can always be read.
 pub fn monotonic_us() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);

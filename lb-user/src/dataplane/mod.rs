@@ -7,6 +7,7 @@ pub mod attach;
 pub mod backend_answers;
 mod batch;
 pub mod cell_sockets;
+pub mod cookie_secret;
 pub mod cookies;
 pub mod counted;
 pub mod counts;

@@ -13,7 +13,7 @@ use lb_common::{
 use super::{
     backend_answers::AnswerTable,
     counts::CountTable,
-    flows::{FlowTable, UsageTable},
+    flows::{FlowTable, UsageTable, monotonic_seconds},
     map_of_maps::HeldMaps,
     maps::sum,
 };
@@ -39,6 +39,8 @@ pub struct RingUse {
     pub places: u64,
     /// How many flows ever took one.
     pub taken: u64,
+    /// Whether SYNs are answered by cookies because of the flows in it.
+    pub is_flooded: bool,
 }
 
 impl Readings {
@@ -82,6 +84,10 @@ impl Readings {
         Ok(Some(RingUse {
             places: ring.get(&half_open::SIZE, 0)?,
             taken: ring.get(&half_open::HEAD, 0)?,
+            is_flooded: half_open::is_flooded(
+                ring.get(&half_open::FLOODED, 0)?,
+                monotonic_seconds(),
+            ),
         }))
     }
 }

@@ -177,6 +177,12 @@ impl SpliceTable {
         (splice.owner == owner(id, word.generation())).then_some(splice)
     }
 
+    /// The binding of the flow with this id and word, whose backend has not answered.
+    pub fn awaited(&self, id: u32, word: FlowState) -> Option<Binding> {
+        let binding = self.bindings.read(id)?;
+        (word.is_binding() && binding.is_bound(word.generation())).then_some(binding)
+    }
+
     fn number(&self, id: u32) -> Option<u32> {
         Some(self.bindings.word(id, SPLICE)?.load(Ordering::Acquire))
     }

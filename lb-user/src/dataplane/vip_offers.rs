@@ -1,4 +1,4 @@
-//! What SYN-ACKs by cookies offer the clients of shared VIPs.
+//! What SYN-ACKs by cookies offer the clients of services.
 
 use std::{path::Path, sync::Arc};
 
@@ -28,9 +28,9 @@ impl VipOffers {
         }
     }
 
-    /// From now on they offer no more than this.
-    pub fn lower(&self, service: u16, offer: VipOffer) {
-        self.set(service, self.of(service).and(offer));
+    /// From now on they offer no more than this; a segment size below `least` does not count.
+    pub fn lower(&self, service: u16, offer: VipOffer, least: u16) {
+        self.set(service, self.of(service).and_from(offer, least));
     }
 
     fn of(&self, service: u16) -> VipOffer {
@@ -40,7 +40,7 @@ impl VipOffers {
 
 #[cfg(test)]
 mod tests {
-    use lb_common::maps::vip_offer::{LACKS_SACK, LACKS_TIMES};
+    use lb_common::maps::vip_offer::{LACKS_SACK, LACKS_TIMES, LEAST_OFFERED_MSS};
 
     use super::*;
 
@@ -56,13 +56,13 @@ mod tests {
                 offer(1300, LACKS_TIMES | LACKS_SACK),
             ),
         ] {
-            offers.lower(2, backend);
+            offers.lower(2, backend, LEAST_OFFERED_MSS);
             assert_eq!(offers.of(2), expected);
         }
         assert_eq!(offers.of(1), VipOffer::default());
         offers.set(2, VipOffer::default());
         assert_eq!(offers.of(2), VipOffer::default());
         // No such service.
-        offers.lower(3, offer(1300, 0));
+        offers.lower(3, offer(1300, 0), LEAST_OFFERED_MSS);
     }
 }

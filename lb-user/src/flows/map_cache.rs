@@ -11,6 +11,7 @@ use lb_common::{
         flow::Flow,
         network::Network,
         snat::{FLOWS_PER_ADDRESS, PAGE, SnatPage, base},
+        splice::Binding,
     },
 };
 
@@ -56,6 +57,12 @@ impl MapCache {
             return Some(*flow);
         }
         Some(self.maps.splices.get(id, word)?.as_client(flow))
+    }
+
+    /// The binding of a flow that a cookie alone has opened, and whose backend has not answered.
+    pub(super) fn awaited(&self, id: u32, word: FlowState) -> Option<Binding> {
+        let binding = self.maps.splices.awaited(id, word)?;
+        binding.is_plain().then_some(binding)
     }
 
     /// Forgets what has been read. Returns the slots of the SNAT addresses that there are now.
@@ -136,7 +143,8 @@ impl MapCache {
         queue.as_mut().is_some_and(|queue| queue.push(id).is_ok())
     }
 
-    fn network(&mut self, id: u16) -> Option<Network> {
+    /// A network's record.
+    pub(super) fn network(&mut self, id: u16) -> Option<Network> {
         let maps = &self.maps;
         let read = || maps.networks.get(&u32::from(id), 0).ok();
         *self.networks.entry(id).or_insert_with(read)

@@ -21,6 +21,7 @@ pub mod reset;
 #[cfg(test)]
 mod stress;
 mod stuck_claims;
+mod syn_repeat;
 pub mod usage_recount;
 mod worker;
 
@@ -64,6 +65,8 @@ pub struct ExpiryCounts {
     pub probes: Count,
     /// Those that could not be sent; they are tried again.
     pub probes_unsent: Count,
+    /// SYNs that were sent again to backends of flows that a cookie has opened.
+    pub syns: Count,
     /// Ids that could not be put back; the next start finds them.
     pub ids_lost: Count,
     /// Numbers of live flows that were wrong.

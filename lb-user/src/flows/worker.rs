@@ -28,7 +28,7 @@ use super::{
     doubts::Doubts,
     evict::queue::Cuts,
     expire::{ClosedFlow, Marked, Marks, mark, settle},
-    idle::{Policy, Ticks, age, duration},
+    idle::{Policy, Ticks, age, duration, ticks},
     keepalive::{
         Keepalive, KeepaliveAction, next_hops::NextHops, probe::ProbeStep, round_robin::Turns,
     },
@@ -39,6 +39,7 @@ use super::{
         sender::{Recipient, ResetSender, is_loud},
     },
     stuck_claims::Claims,
+    syn_repeat::{self, SynRepeats, SynWay},
     usage_recount::{Look, corrections},
 };
 use crate::{
@@ -104,6 +105,7 @@ pub(super) struct Worker {
     letters: usize,
     marked: Marks,
     claims: Claims,
+    syns: SynRepeats,
     recount: Recount,
     pub(crate) batch: Duration,
     now: Ticks,
@@ -148,6 +150,7 @@ impl Worker {
             letters: 0,
             marked: Marks::default(),
             claims: Claims::default(),
+            syns: SynRepeats::default(),
             // At once: an earlier process may have died between a close and what belongs to it.
             recount: Recount::At(Instant::now()),
             batch: Duration::ZERO,
@@ -190,6 +193,7 @@ impl Worker {
             letters: 0,
             marked: Marks::default(),
             claims: Claims::default(),
+            syns: SynRepeats::default(),
             recount: Recount::At(Instant::now()),
             ..self
         }
@@ -225,6 +229,7 @@ impl Worker {
         self.settle()?;
         self.end_round();
         self.claims.end_pass();
+        self.syns.end_pass();
         self.doubts.end_pass();
         self.go_on_recounting();
         self.counts.passes.add(1);
@@ -275,6 +280,10 @@ impl Worker {
             State::New | State::Replied | State::Established | State::Local => {}
         }
         let (now, service, last_seen) = (self.clock(), glance.service, glance.last_seen);
+        let waited = age(now, last_seen);
+        if word.is_binding() && waited >= ticks(syn_repeat::MIN_WAIT) {
+            self.repeat_syn(id, word, waited);
+        }
         let policy = &self.policy;
         if word.is_expiring()
             || policy.is_due(word, service, last_seen, now)
@@ -286,6 +295,42 @@ impl Worker {
             && let Some((word, flow)) = self.table.flow(id)
         {
             self.ask(id, word, &flow, keepalive);
+        }
+    }
+
+    /// Sends the SYN of a flow that a cookie has opened to its backend again, if it is time.
+    fn repeat_syn(&mut self, id: u32, word: FlowState, waited: Ticks) {
+        let Some(binding) = self.records.awaited(id, word) else {
+            return;
+        };
+        if !self.syns.note(id, word, waited) {
+            return;
+        }
+        let Some((_, flow)) = self.table.flow(id).filter(|(now, _)| *now == word) else {
+            return;
+        };
+        let way = self.records.way(id, &flow, FlowEnd::Backend, false);
+        let (Some((to, next_hop)), Some(page), Some(from)) = (
+            way,
+            self.records.page(id),
+            self.records.network(flow.network),
+        ) else {
+            return;
+        };
+        let way = SynWay {
+            from: &from,
+            to: &to,
+            next_hop,
+            page: &page,
+        };
+        let now = self.now;
+        if let Some(frame) = syn_repeat::frame(&flow, &binding, &way)
+            && to.ifindex != 0
+            && !next_hop.is_none()
+        {
+            self.letters += 1;
+            // One whose turn it is not comes with the next.
+            let _sent = self.post.send_syn(to.ifindex, &frame, now);
         }
     }
 

@@ -134,6 +134,7 @@ metrics! {
     RINGS: RingRow {
         gauge "lb_ring_places" "Places for half-open TCP flows, or UDP flows, of the network's clients." = |row| row.places;
         counter "lb_ring_taken_total" "Flows that took a place; each takes that of the oldest." = |row| row.taken;
+        gauge "lb_ring_flooded" "Whether SYNs are answered by cookies because flows left their places within a second." = |row| row.is_flooded;
     }
 }
 

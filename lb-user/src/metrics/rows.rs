@@ -108,6 +108,7 @@ row! {
     struct RingRow { network: String, protocol: &'static str } {
         places: u64,
         taken: u64,
+        is_flooded: bool,
     }
 }
 

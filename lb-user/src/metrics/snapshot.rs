@@ -163,6 +163,7 @@ impl Looks {
                         protocol,
                         places: ring.places,
                         taken,
+                        is_flooded: ring.is_flooded,
                     });
                 }
             }

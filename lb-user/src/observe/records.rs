@@ -126,6 +126,9 @@ pub struct RingStatus {
     /// a newer one takes its place, if they go on coming as they did. None while there is room, or
     /// when nothing in the ring is half-open.
     pub lifetime_seconds: Option<Seconds>,
+    /// Whether SYNs are answered by cookies where services leave that to XDP: connections have left the ring within a second a
+    /// moment ago, or as many SYNs have come as would have pushed them out. Never of UDP.
+    pub flooded: bool,
 }
 
 /// One SNAT address of `lb status`.

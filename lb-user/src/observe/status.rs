@@ -7,7 +7,7 @@ use lb_common::{
     conntrack::{FlowState, State},
     maps::{
         counts,
-        half_open::{self, FIRST, HEAD, SIZE},
+        half_open::{self, FIRST, FLOODED, HEAD, SIZE},
         network::NETWORK_AT_ONCE,
         quota, usage,
     },
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     config::{self, SecondSegment},
-    dataplane::flows::coarse_now,
+    dataplane::flows::{coarse_now, monotonic_seconds},
     flows::log::clock::millis_since,
     model::{registry::Kind, seconds::Seconds},
     network::{
@@ -182,7 +182,7 @@ impl Observer {
             let waits = word.generation() == generation && waits(word);
             waits.then(|| millis_since(flow.last_seen, now))
         };
-        Ok(ring_status(&ring, age))
+        Ok(ring_status(&ring, age, monotonic_seconds()))
     }
 
     fn snat(&self) -> Result<Vec<SnatStatus>> {
@@ -230,9 +230,9 @@ const fn waits(word: FlowState) -> bool {
     }
 }
 
-/// The status of a ring; `age` gives the milliseconds since the last packet of a flow, by id and generation,
-/// if it still waits in its place.
-fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatus {
+/// The status of a ring at this second of the monotonic clock; `age` gives the milliseconds since the last packet of a flow, by id
+/// and generation, if it still waits in its place.
+fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>, second: u32) -> RingStatus {
     let at = |index: u32| {
         usize::try_from(index)
             .ok()
@@ -257,6 +257,7 @@ fn ring_status(ring: &[u64], age: impl Fn(u32, u32) -> Option<u64>) -> RingStatu
         places: u32::try_from(size).unwrap_or(u32::MAX),
         taken,
         lifetime_seconds: oldest.filter(|_| full).map(Seconds::from_millis),
+        flooded: half_open::is_flooded(at(FLOODED).copied().unwrap_or_default(), second),
     }
 }
 
@@ -273,7 +274,7 @@ mod tests {
 
     /// A ring of four places of which `taken` were taken, by flows with the ids 1 and up.
     fn ring(taken: u64) -> Vec<u64> {
-        let mut ring = vec![4, taken, 0, 0, 0, 0];
+        let mut ring = vec![4, taken, 20, 0, 0, 0, 0, 0, 0];
         for turn in 0..taken {
             let place = usize::try_from(turn % 4).unwrap();
             ring[FIRST as usize + place] = half_open::place(u32::try_from(turn).unwrap() + 1, 7);
@@ -292,21 +293,23 @@ mod tests {
             assert_eq!(generation, 7);
             Some(10_000 - u64::from(id) * 1000)
         };
-        let lifetime = |taken: u64| ring_status(&ring(taken), age).lifetime_seconds;
+        let lifetime = |taken: u64| ring_status(&ring(taken), age, 0).lifetime_seconds;
+        assert!(ring_status(&ring(3), age, 19).flooded);
+        assert!(!ring_status(&ring(3), age, 20).flooded);
         assert_eq!(lifetime(3), None, "there is still room");
         assert_eq!(lifetime(4), seconds(9000), "of id 1");
         assert_eq!(lifetime(5), seconds(8000), "of id 2, in the second place");
         assert_eq!(lifetime(9), seconds(4000), "of id 6");
-        let status = ring_status(&ring(9), age);
+        let status = ring_status(&ring(9), age, 0);
         assert_eq!((status.places, status.taken), (4, 9));
     }
 
     #[test]
     fn flows_that_are_no_more_half_open_tell_no_age() {
         let gone = |id: u32, _| (id >= 4).then_some(u64::from(id));
-        let lifetime = ring_status(&ring(5), gone).lifetime_seconds;
+        let lifetime = ring_status(&ring(5), gone, 0).lifetime_seconds;
         assert_eq!(lifetime, seconds(4));
-        let empty = ring_status(&ring(5), |_, _| None);
+        let empty = ring_status(&ring(5), |_, _| None, 0);
         assert_eq!(empty.lifetime_seconds, None);
     }
 
@@ -321,7 +324,7 @@ mod tests {
             vec![u64::MAX, u64::MAX, 1],
             vec![2, u64::MAX, 0, 0],
         ] {
-            let status = ring_status(&ring, |_, _| None);
+            let status = ring_status(&ring, |_, _| None, 0);
             assert_eq!(status.lifetime_seconds, None);
         }
     }

@@ -31,7 +31,9 @@ use super::{
     splice::{negotiated::Agreed, port_lease::PortLeases},
 };
 use crate::{
-    dataplane::{affinities::Affinities, flow_lines::FlowLines, vip_offers::VipOffers},
+    dataplane::{
+        affinities::Affinities, cookies::Cookies, flow_lines::FlowLines, vip_offers::VipOffers,
+    },
     network::{cell_thread, neighbour::Side},
     system::systemd::ListenerKey,
 };
@@ -86,6 +88,7 @@ impl Acceptors {
         sides: BTreeMap<String, NetworkSide>,
         accounts: &Accounts,
         listeners: Listeners,
+        cookies: Cookies,
         maps: &Path,
     ) -> Result<Self> {
         let (setup, follow) = watch::channel(Arc::default());
@@ -151,7 +154,7 @@ impl Acceptors {
         }
         let (ends, until) = watch::channel(());
         let ceased = front.listeners.ceased();
-        let thread = hellos::start(maps, (queues, sockets), names, ceased, until)?;
+        let thread = hellos::start(maps, cookies, (queues, sockets), names, ceased, until)?;
         front.threads.push(thread);
         front.ends = Some(ends);
         Ok(front)

@@ -7,14 +7,14 @@ use std::{
     rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result};
 use tokio::{
     sync::{mpsc, watch},
     task::yield_now,
-    time::{MissedTickBehavior, interval},
+    time::{Instant as Moment, MissedTickBehavior, interval, sleep_until},
 };
 
 use super::{
@@ -38,8 +38,6 @@ use crate::{
 const MAX_WAITING: usize = 1024;
 /// How often the data plane is noted to have a process for its hellos.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a key of cookies is that of new ones.
-const EPOCH_TIME: Duration = Duration::from_secs(60);
 /// How often the names of flows that are over are forgotten.
 const NAMES_INTERVAL: Duration = Duration::from_secs(10);
 /// How often connections are looked for that no process has any more.
@@ -140,12 +138,13 @@ fn rebuild(hello: &HelloRecord, shared: &Rc<Context>) {
 /// The thread that takes hellos. It ends with the sender of `ends`.
 pub(super) fn start(
     maps: &Path,
+    cookies: Cookies,
     (queues, sockets): (HelloQueues, ClientSockets),
     names: Option<PortLeases>,
     ceased: watch::Receiver<bool>,
     ends: watch::Receiver<()>,
 ) -> Result<JoinHandle<()>> {
-    let cookies = Cookies::open(maps)?;
+    cookies.follow(SystemTime::now());
     cookies.beat();
     let maps = maps.to_owned();
     let thread = cell_thread::start_listener("hellos".to_owned(), None, move |runtime| {
@@ -198,11 +197,9 @@ async fn serve(
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks
     };
-    let (mut beats, mut epochs) = (tick(BEAT_INTERVAL), tick(EPOCH_TIME));
+    let (mut beats, mut next_epoch) = (tick(BEAT_INTERVAL), Moment::now());
     let (mut marks, mut sweeps) = (tick(MARK_INTERVAL), tick(ABANDONED_INTERVAL));
     let mut names = tick(NAMES_INTERVAL);
-    // The first one is at once.
-    epochs.tick().await;
     loop {
         let takes = !*ceased.borrow_and_update();
         tokio::select! {
@@ -215,10 +212,12 @@ async fn serve(
             },
             _ = beats.tick() => if takes {
                 kept.cookies.beat();
+                // Also where the wall clock was set.
+                next_epoch = Moment::now() + kept.cookies.follow(SystemTime::now());
                 kept.sockets.forget_left(Instant::now());
             },
-            _ = epochs.tick() => if takes && let Err(error) = kept.cookies.turn() {
-                tracing::warn!("the key of SYN cookies stays for another minute: {error}");
+            () = sleep_until(next_epoch), if takes => {
+                next_epoch = Moment::now() + kept.cookies.follow(SystemTime::now());
             },
             _ = marks.tick() => kept.sockets.mark(),
             _ = sweeps.tick() => if takes {

@@ -109,7 +109,8 @@ fn limit_mss(lease: &PortLease, leg: &Leg, service: &ProxyService, shared: &Cont
     let place = (shared.work.network.clone(), leg.vip());
     shared.work.listeners.tell_mss(&place, mss);
     if let Some(cookies) = &shared.work.cookies {
-        cookies.offers.lower(service.id, VipOffer { mss, lacks: 0 });
+        let offer = VipOffer { mss, lacks: 0 };
+        cookies.offers.lower(service.id, offer, LEAST_OFFERED_MSS);
     }
 }
 

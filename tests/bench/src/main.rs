@@ -79,6 +79,7 @@ enum Which {
     Connections,
     Sni,
     Flood,
+    Flood4,
     Threads,
     Size,
 }
@@ -192,6 +193,7 @@ impl Which {
             Self::Connections => suites::connections::measure(plan),
             Self::Sni => suites::sni::measure(plan),
             Self::Flood => suites::flood::measure(plan),
+            Self::Flood4 => suites::flood4::measure(plan),
             Self::Threads => suites::threads::measure(plan),
             Self::Size => suites::size::measure(plan),
         }

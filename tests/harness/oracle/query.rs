@@ -119,6 +119,8 @@ pub struct Ring {
     pub taken: u64,
     /// How long its oldest flow has waited, when it is full.
     pub lifetime_seconds: Option<f64>,
+    /// Whether SYNs are answered by cookies for its sake.
+    pub flooded: bool,
 }
 
 /// Verdicts of both programs.

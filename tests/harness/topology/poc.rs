@@ -185,15 +185,18 @@ impl Topology {
     ///
     /// When there is trouble already.
     pub fn trouble(&self, out_of: u32) -> Result<[Trouble; 2]> {
-        let ports = |hosts: &[Host]| {
-            let hosts = hosts.iter().map(|host| format!("p-{}", host.name));
-            hosts.chain([LB_PORT.to_owned()]).collect::<Vec<_>>()
-        };
-        let begin = |lan, hosts| Trouble::begin(&self.ports, lan, &ports(hosts), out_of);
-        Ok([
-            begin(&self.tenant_lan, &self.clients)?,
-            begin(&self.mgmt_lan, &self.nodes)?,
-        ])
+        let hosts = ports(&self.clients);
+        let of_clients = Trouble::begin(&self.ports, &self.tenant_lan, &hosts, out_of)?;
+        Ok([of_clients, self.trouble_of_nodes(out_of)?])
+    }
+
+    /// The same on the LAN of the nodes alone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::trouble`].
+    pub fn trouble_of_nodes(&self, out_of: u32) -> Result<Trouble> {
+        Trouble::begin(&self.ports, &self.mgmt_lan, &ports(&self.nodes), out_of)
     }
 
     /// Gives both NICs of the load balancer a queue for each of these CPUs: what a CPU sends into the
@@ -214,6 +217,12 @@ impl Topology {
         }
         Ok(())
     }
+}
+
+/// The ports of a LAN with these hosts.
+fn ports(hosts: &[Host]) -> Vec<String> {
+    let hosts = hosts.iter().map(|host| format!("p-{}", host.name));
+    hosts.chain([LB_PORT.to_owned()]).collect()
 }
 
 impl Deref for Topology {

@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 mod alive;
+pub(crate) mod cookies;
 mod endure;
 mod expiry;
 pub(crate) mod keepalive;

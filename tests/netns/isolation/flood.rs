@@ -48,7 +48,10 @@ const BUDGET: usize = 50;
 #[privileged_test]
 fn a9_established_connections_survive_a_flood() -> Result<()> {
     let topology = Topology::poc()?;
-    let config = config().set("timeouts.half_open", "2s");
+    // Or the flood would open no flow.
+    let config = config()
+        .set("timeouts.half_open", "2s")
+        .service("echo-a", |echo| echo.set("syn_cookies", "never"));
     let lb = Lb::start(&topology, &config)?;
     let line = line(&topology)?;
     let held = line.open_many(HELD)?;
@@ -192,7 +195,7 @@ fn new_connections(line: &Line<'_>, lb: &Lb<'_>, done: &AtomicBool) -> Result<u6
     Ok(made)
 }
 
-fn sources(hosts: std::ops::Range<u8>) -> Vec<Ipv4Addr> {
+pub(super) fn sources(hosts: std::ops::Range<u8>) -> Vec<Ipv4Addr> {
     let address = |host| Ipv4Addr::new(192, 168, 203, host);
     hosts.map(address).collect()
 }

@@ -16,6 +16,7 @@ mod quota;
 mod scene;
 mod shared;
 mod spoofed;
+mod syn_flood;
 mod tcp;
 mod times;
 mod victim;

@@ -223,8 +223,9 @@ fn another_version_is_switched_over_when_told_to() -> Result<()> {
 fn another_version_is_taken_over_and_switched() -> Result<()> {
     let topology = Topology::poc()?;
     // XDP opens the connections that come and go.
-    let config =
-        config(&topology).service("shared", |shared| shared.set("sni.late_binding", "always"));
+    let config = config(&topology)
+        .service("shared", |shared| shared.set("sni.late_binding", "always"))
+        .service("direct", |direct| direct.set("syn_cookies", "always"));
     let node = &topology.nodes[0];
     let _teller = Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "node")?;
     let line = Line::new(topology.client(), LONG, node, LONG_PORT)?;

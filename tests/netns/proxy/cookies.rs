@@ -7,7 +7,7 @@ use std::{
     net::SocketAddrV4,
     os::unix::fs::MetadataExt as _,
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context as _, Result, anyhow};
@@ -23,7 +23,11 @@ use lb_tests::{
         hello::named,
     },
 };
-use lb_user::dataplane::{cookies::Cookies, pins::Pins};
+use lb_user::dataplane::{
+    cookie_secret::{CookieSecret, EPOCH_TIME},
+    cookies::Cookies,
+    pins::Pins,
+};
 
 use crate::{
     handoff::connections::handed_over,
@@ -89,10 +93,10 @@ fn a_client_is_answered_by_a_cookie_and_handed_over() -> Result<()> {
 /// What a client's kernel offers, or not.
 const OPTIONS: [&str; 3] = ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"];
 /// All that it may offer, by a bit for each.
-pub(super) const OFFERS: std::ops::Range<u8> = 0..1 << OPTIONS.len();
+pub(crate) const OFFERS: std::ops::Range<u8> = 0..1 << OPTIONS.len();
 
 /// Has a client's kernel offer these.
-pub(super) fn offer(client: &Netns, offered: u8) -> Result<()> {
+pub(crate) fn offer(client: &Netns, offered: u8) -> Result<()> {
     for (bit, option) in OPTIONS.iter().enumerate() {
         let value = offered >> bit & 1;
         client.set_sysctl(&format!("ipv4/{option}"), &value.to_string())?;
@@ -146,10 +150,12 @@ fn keys_are_turned(keys: &str) -> Result<BTreeMap<String, u64>> {
     let topology = Topology::poc()?;
     let _tellers = tellers(&topology)?;
     let lb = Lb::start(&topology, &guard::config(&topology, keys))?;
-    let keys = Cookies::open(&Pins::new(topology.run()).maps())?;
+    // The process has its own epochs meanwhile, so that keys change even more often.
+    let secret = CookieSecret::new(b"of another group");
+    let keys = Cookies::open(&Pins::new(topology.run()).maps(), secret)?;
     let (_, measured) = beside(topology.client(), || {
-        for _ in 0..EPOCHS {
-            keys.turn()?;
+        for epoch in 0..EPOCHS {
+            keys.follow(SystemTime::now() + epoch * EPOCH_TIME);
             thread::sleep(EPOCH);
         }
         Ok(())

@@ -22,6 +22,7 @@ use lb_tests::{
 
 pub(super) const CONFIG: &str = r#"
 version: 1
+defaults: { service: { syn_cookies: never } }
 networks:
   mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
   tenant-a: { role: tenant, interface: eth0, prefixes: [192.168.203.0/24], half_open: 64, udp_flows: 64 }

@@ -6,7 +6,7 @@ use super::{
     admin::RawAdmin,
     cluster::Cluster,
     declare::{Declared as _, section},
-    kinds::{Entries, Files, Filled, Flag, KeptPreset, Number, Preset, kinds},
+    kinds::{Entries, File, Files, Filled, Flag, KeptPreset, Number, Preset, kinds},
     kubernetes::RawKubernetes,
     log::RawLog,
     mapping::{Mapping, Scope},
@@ -65,6 +65,10 @@ section! {
         /// balancers with the same file choose alike (but for clients of IPv6); with one that clients do not know, they
         /// cannot foresee their backends. Another one changes the choice for new flows of all pools, and ends none.
         optional[only(main)] seed: Seed => "none",
+        /// A file with the secret that the SYN cookies of a group of balancers are made with: at least 16 random bytes. Balancers
+        /// with the same one, and with clocks that agree within a second, take each other's cookies, so a client that is
+        /// connecting goes on where another one takes its VIP over. It is read at a start.
+        optional[only(main)] syn_cookie_key: File => "one of its own, which its first start makes in the state folder",
         /// Whether a changed file is applied without `lb reload`, once it has been left alone for a second.
         optional[only(main)] watch: Flag = "false",
         /// What a stop of `lb run` (SIGTERM, SIGINT) leaves: `forward` (the data plane goes on alone) or `drop`

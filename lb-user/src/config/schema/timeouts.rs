@@ -1,16 +1,16 @@
-//! The keys of how long flows live and how they are refused: of services, and of clusters for theirs.
+//! The keys of how flows begin, how long they live and how they are refused: of services, and of clusters for theirs.
 
 use std::time::Duration;
 
 use super::{
     declare::section,
     kinds::{Flag, kinds},
-    values::{parsed, time_in},
+    values::{parsed, time_in, word},
 };
-use crate::config::{duration, place::At};
+use crate::config::{duration, place::At, shared::SynCookies};
 
 section! {
-    /// How long flows live, of a service and of a cluster.
+    /// How flows begin and how long they live, of a service and of a cluster.
     struct Life = "life" {
         /// How long an established connection may be idle before it is ended, 100ms to 30d, or `never`, which
         /// needs `keepalive`. Of UDP flows: how long one with a reply may be idle; not `never`.
@@ -23,6 +23,11 @@ section! {
         optional keepalive: FlowTime => "no probes",
         /// Whether clients that may not use the service get a reset or an ICMP error instead of silence.
         optional reject: Flag = "false",
+        /// When a client's SYN is answered by XDP with a SYN cookie, so that neither lb nor a backend has anything of a client
+        /// that does not answer: `auto`, as long as SYNs push others out of the network's `half_open` within a second;
+        /// `always`; or `never`. For tcp listeners of IPv4 with a `pool`; where lb itself accepts connections the kernel does so, and
+        /// `sni` has a key of its own.
+        optional syn_cookies: WhenFlooded => "`auto`",
     }
     also(keys) {
         /// Whether neither the entry nor the defaults have `keepalive`.
@@ -43,6 +48,8 @@ section! {
 }
 
 kinds! {
+    WhenFlooded("word"): Option<At<SynCookies>> =
+        word(&[SynCookies::Never, SynCookies::Auto, SynCookies::Always]);
     FlowTime("time"): Option<At<Duration>> = time_in(duration::RANGE);
     /// None in it: for ever.
     TimeOrNever("time"): Option<At<Option<Duration>>> = parsed(duration::parse_or_never);

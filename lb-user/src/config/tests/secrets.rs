@@ -55,7 +55,9 @@ fn no_key_leads_to_a_certificate_but_that_of_whom_a_check_trusts() {
         let known = known.unwrap_or_else(|| panic!("{key}: {words}"));
         asked += 1;
         for known in known.split(", ") {
-            if known == "ca" || WORDS.iter().any(|word| known.contains(word)) {
+            // What numbers of SYN-ACKs are made with is no key of TLS.
+            let is_one = known != "syn_cookie_key" && WORDS.iter().any(|word| known.contains(word));
+            if known == "ca" || is_one {
                 found.push(format!("{place}{known}"));
             }
         }

@@ -79,6 +79,10 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         admin,
         http_log: timeouts::http_log(raw.log.http.as_ref(), raw.log.flows.as_ref(), findings),
         seed: raw.seed.as_ref().map(|at| at.value.clone()),
+        syn_cookie_key: raw
+            .syn_cookie_key
+            .as_ref()
+            .and_then(|at| super::names::file_path(at, "/etc/lb/syn-cookie.key", findings)),
         watch: value_of(&raw.watch),
         on_stop: value_of(&raw.on_stop),
     };

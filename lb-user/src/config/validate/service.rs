@@ -22,6 +22,7 @@ use crate::config::{
     place::{At, Location, quote, value_of},
     problem::Findings,
     schema::{AnyOrPrefixes, LiteralPool, RawService},
+    shared::SynCookies,
 };
 
 /// The most VIPs, SNAT addresses and link-local ones of cells: the size of the map `ADDRESSES`.
@@ -86,6 +87,7 @@ pub(super) fn validate<'r>(
         let life = Life::read(named, &listen, named.value.listen.whole, findings);
         let rules = rules(named, &listen, findings);
         let target = shared::target(named, findings);
+        check_cookies(named, &listen, findings);
         if let (Some(network), Some(target)) = (network, target) {
             services.push(Service {
                 hosted: None,
@@ -98,11 +100,39 @@ pub(super) fn validate<'r>(
                 udp_idle_timeout: life.udp_idle_timeout,
                 keepalive: life.keepalive,
                 reject: value_of(&named.value.life.reject),
+                syn_cookies: match &named.value.life.syn_cookies {
+                    Some(at) => at.value,
+                    None => SynCookies::Auto,
+                },
                 max_flows: named.value.max_flows.as_ref().map(|at| at.value),
             });
         }
     }
     (services, usage)
+}
+
+/// SYNs are answered by cookies where XDP opens the flows of a pool, over IPv4.
+fn check_cookies(named: &Named<RawService>, listen: &[Listen], findings: &mut Findings) {
+    let raw = &named.value;
+    let Some(At { value, place }) = raw.life.syn_cookies.as_ref() else {
+        return;
+    };
+    // What is written for a cluster, or among the defaults, is for those of its services that can have it.
+    let is_own = place.key.starts_with(&named.place.key);
+    if *value == SynCookies::Never || !is_own {
+        return;
+    }
+    let words = if raw.sni.is_some() {
+        "a service with sni has this key in there; expected it in sni"
+    } else if raw.http.is_some() {
+        "lb accepts the connections of a service with http, and the kernel answers their SYNs by cookies in a flood; expected \
+         syn_cookies: never, or no such key"
+    } else if *value == SynCookies::Always && listen.iter().any(|entry| entry.address.is_ipv6()) {
+        "SYNs over IPv6 have no cookies; expected listeners of IPv4 alone, or auto"
+    } else {
+        return;
+    };
+    findings.add(named.blame(place), words);
 }
 
 /// The clients that may use the service. `deny` alone lets all others in.

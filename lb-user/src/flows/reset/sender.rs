@@ -1,4 +1,4 @@
-//! What the ends of flows are sent: resets, which wait for their turn, and probes.
+//! What the ends of flows are sent: resets, which wait for their turn, probes, and SYNs again.
 //!
 //! Flows that expire are few in a second, and their resets are made when it is their turn. Those that are cut
 //! are many at once, and wait in an outbox of their own.
@@ -26,6 +26,8 @@ const RESETS: (u32, u32) = (2, 256);
 /// Probes: per tick, about 2000 in a second, and in one go, which is those of a pass. The batches
 /// spread them.
 const PROBES: (u32, u32) = (2, 2048);
+/// SYNs that come again: per tick, about 4000 in a second, and in one go.
+const SYNS: (u32, u32) = (4, 4096);
 /// Flows whose ends wait for their resets; more are closed without.
 const MAX_FLOWS_WAITING: usize = 1 << 16;
 
@@ -51,6 +53,7 @@ pub(crate) struct ResetSender {
     nics: RawSocket,
     resets: SendRate,
     probes: SendRate,
+    syns: SendRate,
     waiting: VecDeque<Ended>,
     outbox: ResetQueue,
     counts: Arc<ExpiryCounts>,
@@ -67,6 +70,7 @@ impl ResetSender {
             nics: RawSocket::default(),
             resets: SendRate::new(RESETS.0, RESETS.1, now),
             probes: SendRate::new(PROBES.0, PROBES.1, now),
+            syns: SendRate::new(SYNS.0, SYNS.1, now),
             waiting: VecDeque::new(),
             outbox: ResetQueue::new(now),
             counts,
@@ -194,6 +198,19 @@ impl ResetSender {
     ) -> bool {
         let way = records.way(id, flow, end, false);
         way.is_some_and(|(network, _)| self.nics.has_carrier(network.ifindex))
+    }
+
+    /// Sends a SYN again, as a whole frame. Whether it was its turn.
+    pub(crate) fn send_syn(&mut self, ifindex: u32, frame: &[u8], now: Ticks) -> bool {
+        if !self.syns.take(now) {
+            return false;
+        }
+        match self.nics.send(ifindex, frame) {
+            Sent::Yes => self.counts.syns.add(1),
+            Sent::Full => {}
+            Sent::No(error) => tracing::debug!(ifindex, %error, "a SYN was not sent again"),
+        }
+        true
     }
 
     fn send(

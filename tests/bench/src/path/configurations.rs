@@ -58,7 +58,8 @@ pub(crate) fn lb() -> Config {
                     .pool(&name6, |pool| pool.on(network).backends(by_six))
                     .service(name, |service| {
                         let service = service.on("tenant").tcp(&listen).udp(&listen);
-                        service.pool(name)
+                        // New flows are half-open for good here, which is a flood.
+                        service.pool(name).set("syn_cookies", "never")
                     })
                     .service(&name6, |service| {
                         service.on("tenant").tcp(listen6).pool(&name6)

@@ -244,7 +244,7 @@ fn ends_of_links(path: &Path) -> impl Iterator<Item = (&Netns, &'static str)> {
 }
 
 /// Whether a rule set would be taken.
-fn nft_takes(rules: &str) -> bool {
+pub(crate) fn nft_takes(rules: &str) -> bool {
     let line = ["--net", "nft", rules];
     let done = process::finish(Command::new("unshare").args(line));
     done.is_ok_and(|output| output.status.success())

@@ -9,7 +9,7 @@ use crate::{
     path::configurations::{PORT, VIP},
     path::router::as_router,
     path::wire::Wire,
-    tcp::way::Way,
+    tcp::{config::TCP_LOOSE, way::Way},
 };
 
 /// How long a proxy may take until it listens.
@@ -42,6 +42,7 @@ impl<'p> Carrier<'p> {
                 Ok(Self::Kernel)
             }
             Way::Lb
+            | Way::LbCookies
             | Way::LbShared
             | Way::LbBound
             | Way::LbBoundTwo
@@ -51,8 +52,12 @@ impl<'p> Carrier<'p> {
                 Ok(Self::Lb(Lb::start_through(path, &config, &bound)?))
             }
             Way::Route => as_router(path).map(|()| Self::Kernel),
-            Way::Nft | Way::Flowtable => {
+            Way::Nft | Way::Flowtable | Way::NftSynproxy => {
                 as_router(path)?;
+                if way == Way::NftSynproxy {
+                    path.lb
+                        .set_sysctl("netfilter/nf_conntrack_tcp_loose", TCP_LOOSE)?;
+                }
                 let file = path.write("nat.nft", &config)?;
                 path.lb.run(&format!("nft -f {}", file.display()))?;
                 Ok(Self::Kernel)

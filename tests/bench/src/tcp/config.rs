@@ -5,6 +5,15 @@ use serde_json::json;
 
 use crate::path::configurations::{BACKENDS, NODE_PORT, PORT, VIP};
 
+/// The chain of nftables that gives connections to backends a source address of the load balancer's host.
+const MASQUERADE: &str = "  chain postrouting {
+    type nat hook postrouting priority srcnat;
+    oifname eth1 masquerade
+  }
+";
+/// `nf_conntrack_tcp_loose` beside [`synproxy`]: an ACK that returns a cookie is of no connection yet, and opens none.
+pub(crate) const TCP_LOOSE: &str = "0";
+
 /// The addresses of the backends, with their port.
 fn backends() -> impl Iterator<Item = String> {
     (1..=BACKENDS).map(|last| format!("{}:{NODE_PORT}", path::address(1, 1, last)))
@@ -32,6 +41,11 @@ pub(crate) fn lb(by_name: Option<&str>) -> Config {
         .set("limits.snat_addresses", 10)
 }
 
+/// The same by addresses alone; `syn_cookies` says when SYNs are answered by cookies.
+pub(crate) fn lb_by_address(syn_cookies: &str) -> Config {
+    lb(None).service("shared", |service| service.set("syn_cookies", syn_cookies))
+}
+
 /// The kernel's NAT: DNAT by a hash of the client to all backends, and masquerade.
 pub(crate) fn nft(flowtable: bool) -> String {
     let fast = if flowtable {
@@ -44,22 +58,63 @@ pub(crate) fn nft(flowtable: bool) -> String {
     } else {
         ""
     };
+    format!(
+        "table ip nat {{
+{fast}  chain prerouting {{
+    type nat hook prerouting priority dstnat;
+    {to_vip} {dnat}
+  }}
+{MASQUERADE}}}
+",
+        to_vip = to_vip(),
+        dnat = dnat(),
+    )
+}
+
+/// The same behind synproxy, which answers SYNs by cookies. These are not tracked and get no DNAT, so that they and what returns
+/// the cookies go to the host itself, where synproxy takes them. The SYN that it makes for the backend then passes the output hook and
+/// not prerouting: there the connection gets its DNAT, that of its later packets too.
+///
+/// It offers no TCP timestamps, and so neither window scaling nor SACK: with them the first ACK that synproxy sends to a backend
+/// echoes a timestamp that is not the backend's, which Linux refuses (`TcpExtTSEcrRejected`), and a hundredth of connections waits
+/// until the backend repeats its SYN-ACK.
+pub(crate) fn synproxy() -> String {
+    format!(
+        "# sysctl net.netfilter.nf_conntrack_tcp_loose={TCP_LOOSE}
+table ip nat {{
+  chain prerouting {{
+    type filter hook prerouting priority raw;
+    {to_vip} tcp flags syn notrack
+  }}
+  chain input {{
+    type filter hook input priority filter;
+    {to_vip} ct state invalid,untracked synproxy mss 1460
+    ct state invalid drop
+  }}
+  chain output {{
+    type nat hook output priority -100;
+    {to_vip} {dnat}
+  }}
+{MASQUERADE}}}
+",
+        to_vip = to_vip(),
+        dnat = dnat(),
+    )
+}
+
+/// What nftables finds of the clients' packets.
+fn to_vip() -> String {
+    format!("ip daddr {VIP} tcp dport {PORT}")
+}
+
+/// Where nftables takes them.
+fn dnat() -> String {
     let backends = (0..BACKENDS).map(|place| {
         let address = path::address(1, 1, 1 + place);
         format!("{place} : {address}")
     });
     format!(
-        "table ip nat {{
-{fast}  chain prerouting {{
-    type nat hook prerouting priority dstnat;
-    ip daddr {VIP} tcp dport {PORT} dnat to jhash ip saddr . tcp sport mod {BACKENDS} map {{ {backends} }} : {NODE_PORT}
-  }}
-  chain postrouting {{
-    type nat hook postrouting priority srcnat;
-    oifname eth1 masquerade
-  }}
-}}
-",
+        "dnat to jhash ip saddr . tcp sport mod {BACKENDS} map {{ {backends} }} : {NODE_PORT}",
         backends = backends.collect::<Vec<_>>().join(", "),
     )
 }

@@ -18,8 +18,8 @@ use lb_tests::{
 use crate::{
     path::configurations::{PORT, VIP},
     tcp::{
+        carrier::Carrier,
         stand::{Ask, Stand, Taken},
-        way::Way,
     },
 };
 
@@ -42,8 +42,8 @@ impl Stand<'_> {
     /// As for [`part`](Self::part), or when the kernel refuses the route.
     pub(crate) fn expect_flood(&mut self) -> Result<()> {
         self.part()?;
-        // lb answers the station that has asked.
-        if self.way == Way::HaproxyName {
+        // lb answers the station that has asked, and a kernel the one that it has a route to.
+        if !matches!(self.carrier, Carrier::Lb(_)) {
             let client = path::address(0, 1, 1);
             let route = format!("ip route add {SOURCES}/{SOURCE_BITS} via {client}");
             self.path.lb.run(&route)?;

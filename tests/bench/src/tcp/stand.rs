@@ -43,7 +43,7 @@ pub(super) const CLIENT_COUNT: u8 = 16;
 pub(crate) struct Stand<'p> {
     pub(crate) way: Way,
     pub(super) path: &'p Path,
-    carrier: Carrier<'p>,
+    pub(super) carrier: Carrier<'p>,
     server: Process,
     _wire: Wire,
     speech: Speech,

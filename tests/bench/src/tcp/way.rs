@@ -6,7 +6,7 @@ use anyhow::Result;
 use lb_tests::{process, product::config::Keys};
 
 use crate::{
-    path::contestants::{Who, absent, lb_version, version},
+    path::contestants::{Who, absent, lb_version, nft_takes, version},
     report::{Missing, Shown},
     tcp::{
         answer::{HELLO, LONG_HELLO, PLAIN, Speech},
@@ -25,8 +25,10 @@ const MODULES: [&str; 2] = [
 pub(crate) enum Way {
     /// MAC rewrite and redirect: the limit of the path.
     Bare,
-    /// A service that looks at addresses.
+    /// A service that looks at addresses, and opens a flow at each SYN.
     Lb,
+    /// The same, but XDP answers SYNs by cookies.
+    LbCookies,
     /// A shared VIP: the name in the hello decides, then packets pass by themselves.
     LbShared,
     /// The same, but XDP opens each connection.
@@ -41,6 +43,8 @@ pub(crate) enum Way {
     Nft,
     /// The same with a flowtable.
     Flowtable,
+    /// As [`Self::Nft`], but the kernel answers SYNs by cookies.
+    NftSynproxy,
     /// The kernel's load balancer, with NAT.
     Ipvs,
     Haproxy,
@@ -55,6 +59,7 @@ impl Way {
         match self {
             Self::Bare => Who::Bare.name(),
             Self::Lb => Who::Lb.name(),
+            Self::LbCookies => "lb, SYN cookies",
             Self::LbShared => "lb, shared VIP",
             Self::LbBound => "lb, shared VIP, late binding",
             Self::LbBoundTwo => "lb, shared VIP, late binding, two segments",
@@ -63,6 +68,7 @@ impl Way {
             Self::Route => Who::Route.name(),
             Self::Nft => Who::Nft.name(),
             Self::Flowtable => Who::Flowtable.name(),
+            Self::NftSynproxy => "nftables synproxy",
             Self::Ipvs => Who::Ipvs.name(),
             Self::Haproxy => "HAProxy",
             Self::HaproxySplice => "HAProxy, splice-auto",
@@ -77,9 +83,13 @@ impl Way {
         let why = match self {
             Self::Bare | Self::Route => None,
             Self::Lb | Self::LbShared | Self::LbBound | Self::LbBoundTwo => None,
-            Self::LbCopied | Self::LbHttp => None,
+            Self::LbCookies | Self::LbCopied | Self::LbHttp => None,
             Self::Nft => return Who::Nft.missing(),
             Self::Flowtable => return Who::Flowtable.missing(),
+            Self::NftSynproxy => absent("nft").or_else(|| {
+                let takes = nft_takes(&config::synproxy());
+                (!takes).then(|| "this kernel takes no synproxy (NFT_SYNPROXY)".to_owned())
+            }),
             Self::Ipvs => return Who::Ipvs.missing(),
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => absent("haproxy"),
             Self::Nginx | Self::NginxName => absent("nginx").or_else(no_stream),
@@ -100,8 +110,8 @@ impl Way {
             Self::Bare => return Who::Bare.shown(),
             Self::Route => return Who::Route.shown(),
             Self::Lb | Self::LbShared | Self::LbBound | Self::LbBoundTwo => lb_version()?,
-            Self::LbCopied | Self::LbHttp => lb_version()?,
-            Self::Nft | Self::Flowtable => version("nft", &["--version"])?,
+            Self::LbCookies | Self::LbCopied | Self::LbHttp => lb_version()?,
+            Self::Nft | Self::Flowtable | Self::NftSynproxy => version("nft", &["--version"])?,
             Self::Ipvs => version("ipvsadm", &["--version"])?,
             Self::Haproxy | Self::HaproxySplice | Self::HaproxyName => version("haproxy", &["-v"])?,
             Self::Nginx | Self::NginxName => version("nginx", &["-v"])?,
@@ -117,7 +127,8 @@ impl Way {
     pub(crate) fn configuration(self, threads: usize) -> String {
         match self {
             Self::Bare | Self::Route => String::new(),
-            Self::Lb => config::lb(None).to_string(),
+            Self::Lb => config::lb_by_address("never").to_string(),
+            Self::LbCookies => config::lb_by_address("always").to_string(),
             Self::LbShared | Self::LbCopied => {
                 let config = config::lb(Some("sni"));
                 let accepted = |service: Keys| service.set("sni.late_binding", "never");
@@ -127,6 +138,7 @@ impl Way {
             Self::LbHttp => config::lb(Some("http")).to_string(),
             Self::Nft => config::nft(false),
             Self::Flowtable => config::nft(true),
+            Self::NftSynproxy => config::synproxy(),
             Self::Ipvs => config::ipvs(),
             Self::Haproxy => config::haproxy(false, false, threads),
             Self::HaproxySplice => config::haproxy(true, false, threads),

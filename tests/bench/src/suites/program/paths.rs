@@ -1,6 +1,9 @@
 //! Every way that a packet can go through the programs, with one packet each.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    time::SystemTime,
+};
 
 use anyhow::{Context as _, Result};
 use lb_common::addr::Mac;
@@ -11,6 +14,7 @@ use lb_tests::{
         vary_prog_run::{Packets, Turn, Varied, padded},
     },
 };
+use lb_user::dataplane::{cookie_secret::CookieSecret, cookies::Cookies};
 
 use super::{
     handed::hand_over,
@@ -20,6 +24,7 @@ use super::{
 
 pub(super) const CONFIG: &str = r#"
 version: 1
+defaults: { service: { syn_cookies: never } }
 networks:
   mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20, "fd00:32::/64"], snat: [10.32.96.50, "fd00:32::50"] }
   mgmt-v:   { role: mgmt,   interface: eth1, vlan: 100, prefixes: [10.33.96.0/20], snat: [10.33.96.50] }
@@ -39,6 +44,7 @@ services:
   dns-6:  { network: tenant-a, listen: ["[fd00:203::110]:53/udp"], pool: dns-6 }
   apps:   { network: tenant-a, listen: ["192.168.203.112:443/tcp"], pool: apps }
   closed: { network: tenant-a, listen: ["192.168.203.110:7443/tcp"], pool: kas, allow: [192.168.203.51/32] }
+  cookie: { network: tenant-a, listen: ["192.168.203.110:9443/tcp"], pool: kas, syn_cookies: always }
   names:  { network: tenant-a, listen: ["192.168.203.110:8443/tcp"], sni: { routes: [{ names: [a.lab], pool: kas }] } }
   api-v:  { network: tenant-v, listen: ["192.168.203.110:6443/tcp"], pool: kas-v }
 "#;
@@ -53,6 +59,11 @@ const APPS: &str = "192.168.203.112:443";
 const WORKER: &str = "192.168.203.101:30190";
 pub(super) const NODE: Mac = node_mac(Ipv4Addr::new(10, 32, 96, 105));
 const VLAN: [u16; 2] = [2003, 100];
+
+/// What Linux offers: MSS, SACK, timestamps, scale.
+const LINUX: [u8; 20] = [
+    2, 4, 5, 0xb4, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7,
+];
 
 /// Clients that open a connection, one after the other: when it is a client's turn again, its last one
 /// has been over for long, and another one has its id.
@@ -104,6 +115,7 @@ pub(super) fn paths(stand: &mut Stand, packets: u32) -> Result<Vec<Path>> {
     add("no such service", denied(unknown, "no_service"), LEG);
     add("not ours, passes", passes(), LEG);
     add("echo answered", echo(), ANSWERS);
+    add("SYN answered by a cookie", cookie(stand)?, ANSWERS);
     add("reset answered", reset(), ANSWERS);
     Ok(all)
 }
@@ -209,6 +221,14 @@ fn new_flow(stand: &mut Stand) -> Result<Leg> {
     let mut leg = request(&syn.numbers(1000, 0));
     leg.packets.varied = Some((Varied::Source, turns));
     Ok(leg)
+}
+
+fn cookie(stand: &Stand) -> Result<Leg> {
+    let secret = CookieSecret::new(b"of the bench");
+    Cookies::open(&stand.plane.maps_folder(), secret)?.follow(SystemTime::now());
+    let syn = from_client(HOST, "192.168.203.110:9443", SYN_ONLY).tcp_options(&LINUX);
+    let counted = ("nic", "tenant-a", "transmitted");
+    Ok(same(Port::Tenant, syn.bytes(), Action::Transmit, counted))
 }
 
 fn tagged(stand: &mut Stand) -> Result<Leg> {

@@ -126,17 +126,6 @@ impl ClaimedSlot {
         unsafe { &mut (*self.slot).copies }
     }
 
-    /// Sets that in the slot with this index, which the caller of a subprogram has claimed.
-    #[inline(always)]
-    pub(super) fn set_copies(index: u32, copies: [u16; 2]) {
-        if let Some(slot) = HELLO_SLOTS.get_ptr_mut(index) {
-            // SAFETY: as for `head`.
-            let place = unsafe { &raw mut (*slot).copies };
-            // SAFETY: as above.
-            unsafe { place.write_volatile(copies) };
-        }
-    }
-
     /// Copies the bytes of a part to the place `at` of the frame, which has room for them.
     #[inline(always)]
     pub(super) fn store(

@@ -27,6 +27,7 @@ use super::{
     backend_syn::{awaited, is_of, snat_end},
     clone,
     hello_segment::{resize, write},
+    refusal::ClientReset,
     slot::ClaimedSlot,
     syn::lb_offer,
     vip_offer::lb_lower_offer,
@@ -81,14 +82,18 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason
                 options,
                 answer,
             };
-            meet(ctx, &network, held, said).map(|verdict| Outcome::of(Ok(verdict)))
+            meet(ctx, &network, held, said)
         }
         (Answer::Early, _) => {
             held.release();
             Ok(Outcome::of(Ok(Verdict::Consumed)))
         }
         // Of an earlier connection from this port, that the backend has not forgotten; or the backend does not like the
-        // header: it gets a reset.
+        // header: it gets a reset, behind which it takes a SYN.
+        _ if held.binding.is_plain() => {
+            held.release();
+            Err(DropReason::NoFlow)
+        }
         _ => {
             held.give_up(HELLO_UNANSWERED);
             Err(DropReason::NoFlow)
@@ -193,14 +198,20 @@ impl HeldFlow {
     /// The backend, which takes segments of this size, has agreed to less than the client was promised. Later clients get no
     /// more than that.
     #[inline(always)]
-    fn disagree(self, said: &Said, takes: u16) -> DropReason {
+    fn disagree(self, ctx: &XdpContext, said: &Said, takes: u16) -> Result<Verdict, DropReason> {
         let flags = self.binding.flags;
         let [has_times, has_scale] =
             [BOUND_HAS_TIMES, BOUND_HAS_SCALE].map(|flag| flags & flag != 0);
         let agreed = VipOffer::of(takes, said.options, has_times, has_scale);
-        lb_lower_offer(self.entry.owners().1.into(), agreed.word());
+        let (network, service) = self.entry.owners();
+        let is_plain = self.binding.is_plain();
+        lb_lower_offer(service.into(), agreed.word(), is_plain.into());
+        if let Some(reset) = ClientReset::of(&self.entry, self.word) {
+            count::note(network, HELLO_DISAGREED);
+            return reset.end(ctx, &self.entry, self.word);
+        }
         self.give_up(HELLO_DISAGREED);
-        DropReason::NoFlow
+        Err(DropReason::NoFlow)
     }
 
     /// The backend has answered: its word is that of a flow then, if it gets the hello now.
@@ -233,8 +244,11 @@ impl HeldFlow {
             return Err(DropReason::FlowRace);
         }
         backend_answers::answered(self.entry.backend_id());
-        traffic::lb_bound(self.entry.id);
-        count::note(self.entry.owners().0, HELLO_BOUND);
+        let is_named = !binding.is_plain();
+        traffic::lb_bound(self.entry.id, is_named.into());
+        if is_named {
+            count::note(self.entry.owners().0, HELLO_BOUND);
+        }
         Ok(())
     }
 }
@@ -255,7 +269,7 @@ fn meet(
     network: &NetworkRef,
     held: HeldFlow,
     said: Said,
-) -> Result<Verdict, DropReason> {
+) -> Result<Outcome, DropReason> {
     let key = held.entry.key(held.word);
     let part = match said.answer {
         Answer::WithoutHeader => HelloPart::Header,
@@ -284,15 +298,15 @@ fn meet(
         if let Some(slot) = slot {
             slot.leave();
         }
-        return Err(held.disagree(&said, takes));
+        return Ok(Outcome::of(held.disagree(ctx, &said, takes)));
     }
     let Some(mut slot) = slot else {
         // Another hello is being written there.
         held.meet(&said, number, part, false)?;
-        return Ok(repeated(key.network));
+        return Ok(repeated(&held));
     };
     let is_in_two = is_kept && part == HelloPart::First && slot.head().is_in_two();
-    let is_at_once = is_in_two && network.flags & NETWORK_AT_ONCE != 0;
+    let is_at_once = is_in_two && network.flags & NETWORK_AT_ONCE != 0 && clone::is_possible();
     let met = held.meet(&said, number, part, is_in_two && !is_at_once);
     let sent = met.map(|()| match (is_kept, is_at_once) {
         (false, _) => None,
@@ -300,14 +314,18 @@ fn meet(
         (true, false) => send(ctx, network, &held.entry, &segment, &mut slot),
     });
     slot.leave();
-    sent?.unwrap_or_else(|| Ok(repeated(key.network)))
+    Ok(sent?.map_or_else(|| repeated(&held), Outcome::of))
 }
 
-/// What the client sends again goes by the flow.
+/// What the client sends again goes by the flow. A client without names may send nothing: it gets the SYN-ACK, as it would get it
+/// repeated, and what it answers to that is the ACK (RFC 9293 section 3.10.7.4).
 #[inline(always)]
-fn repeated(network: u16) -> Verdict {
-    count::note(network, HELLO_REPEATED);
-    Verdict::Consumed
+fn repeated(held: &HeldFlow) -> Outcome {
+    if held.binding.is_plain() {
+        return Outcome::MET;
+    }
+    count::note(held.entry.owners().0, HELLO_REPEATED);
+    Outcome::of(Ok(Verdict::Consumed))
 }
 
 /// Makes the frame this segment of the client's hello, and sends it back; or, where it has no room for that, a copy that has.
@@ -326,11 +344,30 @@ pub(super) fn send(
             write(ctx, network, entry, segment, slot)?;
             Some(emit::back(ctx, network))
         }
+        None if !clone::is_possible() => bare(ctx, network, entry, segment, slot),
         None => {
             let end = segment.part as u16 + 1;
             copies(ctx, entry.id, segment, end, slot).map(Ok)
         }
     }
+}
+
+/// Makes the frame a segment without data, and sends it back; what the client has sent it sends again.
+#[inline(always)]
+fn bare(
+    ctx: &XdpContext,
+    network: &Network,
+    entry: &Entry,
+    segment: &HelloSegment,
+    slot: &mut ClaimedSlot,
+) -> Option<Result<Verdict, DropReason>> {
+    let head = slot.head();
+    head.lengths = [0; 2];
+    head.sums = [0; 2];
+    let (bytes, _) = segment.frame_bytes(head);
+    resize(ctx, bytes)?;
+    write(ctx, network, entry, segment, slot)?;
+    Some(emit::back(ctx, network))
 }
 
 /// Sends a copy of the frame for this segment, and for each behind it before the one with the number `end`.

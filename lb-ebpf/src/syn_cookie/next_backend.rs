@@ -1,9 +1,9 @@
-//! A backend that does not answer a bound flow, or refuses it, is followed by another one of the name's pool.
+//! A backend that does not answer a bound flow, or refuses it, is followed by another one of its pool.
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
     conntrack::FlowState,
-    maps::flow::FlowKey,
+    maps::{flow::FlowKey, hello::HELLO_IS_PLAIN},
     verdict::{DropReason, HELLO_UNANSWERED, Verdict},
 };
 
@@ -11,6 +11,8 @@ use super::{
     backend_syn::is_of,
     bind::{lb_note_binding, lb_syn},
     name,
+    plain::lb_note_plain,
+    refusal::ClientReset,
     slot::ClaimedSlot,
 };
 use crate::{
@@ -23,7 +25,7 @@ use crate::{
 };
 
 /// The segment, which is its client's hello or its backend's refusal, becomes the SYN to the next backend of the flow with this
-/// id; without another one userspace has the hello. How it ended, as [`Outcome`]. A subprogram.
+/// id; without another one userspace has the hello, or the client of a service without names a reset. How it ended, as [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_go_on(ctx: *mut xdp_md, flow_id: u32) -> u32 {
@@ -45,11 +47,20 @@ fn go_on(ctx: &XdpContext, flow_id: u32) -> Result<Verdict, DropReason> {
             let route = next(flow_id, key, slot.index);
             leave(ctx, &entry, word, key, route, &mut slot)
         }
-        // Its client sends it again.
+        // The client of a service without names may send nothing more.
+        false if entry.attempt().is_refused() => refuse(ctx, &entry, word),
+        // Any other sends it again.
         false => Err(DropReason::HellosFull),
     };
     slot.leave();
     end
+}
+
+/// The segment, which is a backend's refusal, becomes the reset to the client of a service without names.
+#[inline(always)]
+fn refuse(ctx: &XdpContext, entry: &Entry, word: FlowState) -> Result<Verdict, DropReason> {
+    let reset = ClientReset::of(entry, word).ok_or(DropReason::HellosFull)?;
+    reset.end(ctx, entry, word)
 }
 
 /// The id of the backend that the flow goes to next, or 0.
@@ -58,6 +69,9 @@ fn next(flow_id: u32, key: &FlowKey, slot: u32) -> u32 {
     let Some(service) = lookup::record(key) else {
         return 0;
     };
+    if !service.is_of_cell() {
+        return redispatch::lb_next_backend(flow_id, service.pool);
+    }
     match name::route(slot, &service) {
         Ok(route) => redispatch::lb_next_backend(flow_id, route.pool),
         Err(_) => 0,
@@ -75,8 +89,12 @@ fn leave(
     slot: &mut ClaimedSlot,
 ) -> Result<Verdict, DropReason> {
     let index = slot.index;
+    let is_plain = slot.head().flags & HELLO_IS_PLAIN != 0;
     let publish = |entry: &Entry, claimed: FlowState| {
-        lb_note_binding(entry.id, claimed.generation(), index);
+        match is_plain {
+            true => lb_note_plain(entry.id, claimed.generation(), index),
+            false => lb_note_binding(entry.id, claimed.generation(), index),
+        };
         claimed.bind()
     };
     if let Some(backend) = BACKENDS.get(next).filter(|_| next != 0) {
@@ -86,11 +104,19 @@ fn leave(
         let sent = lb_syn(ctx.ctx, key.network.into(), entry.id, index);
         return Outcome::from_raw(sent).result();
     }
+    let is_refused = entry.attempt().is_refused();
+    if is_plain {
+        if is_refused {
+            return refuse(ctx, entry, word);
+        }
+        entry.repeat(entry.attempt().repeated());
+        let sent = lb_syn(ctx.ctx, key.network.into(), entry.id, index);
+        return Outcome::from_raw(sent).result();
+    }
     if !half_open::end(entry, word, word.close()) {
         return Err(DropReason::FlowRace);
     }
     index::remove_closed(key);
-    let is_refused = entry.attempt().is_refused();
     release(entry.id);
     count::note(key.network, HELLO_UNANSWERED);
     slot.submit()?;

@@ -1,6 +1,6 @@
-//! Shared VIPs whose SYNs are answered by cookies: nothing is kept of a client before its first bytes. By the name in there
-//! they open a flow to a backend; or userspace makes a socket of the cell of them. See `lb_common::syn_cookie` and
-//! `lb_common::late_binding`.
+//! SYNs that are answered by cookies: nothing is kept of a client before it has returned one. To a service without names it opens a flow
+//! then (`plain`); to a shared VIP its first bytes do, by the name in there, or userspace makes a socket of the cell of them. See
+//! `lb_common::syn_cookie` and `lb_common::late_binding`.
 
 mod backend_syn;
 mod bind;
@@ -12,7 +12,9 @@ mod hello_segment;
 mod meet;
 mod name;
 mod next_backend;
+mod plain;
 mod proxy_header;
+mod refusal;
 mod rest;
 mod slot;
 mod socket;
@@ -41,24 +43,29 @@ use crate::{
     flow::index,
     frame::xdp::Xdp,
     lookup::NetworkRef,
-    subprogram::{Outcome, SharedVip, whole},
+    subprogram::{CookieService, Outcome, whole},
 };
 
 pub(crate) use self::{
-    bind::lb_bind, clone::emit, meet::lb_meet, next_backend::lb_go_on, rest::lb_rest,
+    bind::lb_bind,
+    clone::emit,
+    meet::lb_meet,
+    next_backend::lb_go_on,
+    plain::{lb_bind_plain, lb_plain},
+    rest::lb_rest,
 };
 
-/// A packet of no flow, which policy has admitted, from the network `id` to this [`SharedVip`]: how that ended, as
+/// A packet of no flow, which policy has admitted, from the network `id` to this [`CookieService`], a shared VIP: how that ended, as
 /// [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_shared(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
-    let vip = SharedVip::from_raw(vip);
+    let vip = CookieService::from_raw(vip);
     Outcome::of_step(receive(&XdpContext::new(ctx), id as u16, vip)).raw()
 }
 
 #[inline(always)]
-fn receive(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, DropReason> {
+fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
@@ -100,7 +107,7 @@ const fn ended(verdict: Verdict) -> Outcome {
 fn begin(
     ctx: &XdpContext,
     network: &NetworkRef,
-    vip: SharedVip,
+    vip: CookieService,
     frame: &Ipv4Frame<'_>,
     tcp: &Tcp,
     (key, has_socket): (&FlowKey, bool),
@@ -143,7 +150,7 @@ fn begin(
 }
 
 #[inline(always)]
-fn later(ctx: &XdpContext, id: u16, vip: SharedVip) -> Outcome {
+fn later(ctx: &XdpContext, id: u16, vip: CookieService) -> Outcome {
     Outcome::from_raw(hello::lb_later_piece(ctx.ctx, id.into(), vip.raw()))
 }
 

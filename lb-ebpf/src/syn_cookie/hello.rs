@@ -5,8 +5,8 @@ use lb_common::{
     maps::{
         flow::FlowKey,
         hello::{
-            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HelloHead, HelloPart, MAX_HELLO_BYTES,
-            MAX_PIECE_BYTES, StoredSegment, goes_on,
+            HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IN_PART, HELLO_IS_PLAIN, HelloHead, HelloPart,
+            MAX_HELLO_BYTES, MAX_PIECE_BYTES, StoredSegment, goes_on,
         },
     },
     rate::{GUESSES, SYNS},
@@ -26,18 +26,18 @@ use crate::{
     flow::{entry::now, rewrite},
     frame::xdp::Xdp,
     lookup::NetworkRef,
-    subprogram::{Outcome, SharedVip, TimesBits, whole},
+    subprogram::{CookieService, Outcome, TimesBits, whole},
 };
 
 /// Where the TCP header is.
 const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
 
-/// The first segment behind a cookie, to this [`SharedVip`] from the network `id`; `clock` is that of the tuple. How it ended,
+/// The first segment behind a cookie, to this [`CookieService`] from the network `id`; `clock` is that of the tuple. How it ended,
 /// as [`Outcome`], which may be [`Outcome::TO_BIND`] or [`Outcome::LATER`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u32) -> u32 {
-    let vip = SharedVip::from_raw(vip);
+    let vip = CookieService::from_raw(vip);
     Outcome::of_step(hello(&XdpContext::new(ctx), id as u16, vip, clock)).raw()
 }
 
@@ -45,14 +45,14 @@ pub(super) extern "C" fn lb_hello(ctx: *mut xdp_md, id: u32, vip: u32, clock: u3
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn lb_later_piece(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
-    let vip = SharedVip::from_raw(vip);
+    let vip = CookieService::from_raw(vip);
     Outcome::of_step(later_piece(&XdpContext::new(ctx), id as u16, vip)).raw()
 }
 
 #[inline(always)]
-fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcome, DropReason> {
+fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outcome, DropReason> {
     let now = now();
-    if !enter::take(id, |rates, now| rates.syns.take(now, SYNS)) {
+    if !vip.is_plain() && !enter::take(id, |rates, now| rates.syns.take(now, SYNS)) {
         return Err(DropReason::CellRate);
     }
     let network = NetworkRef::of(id)?;
@@ -62,8 +62,11 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
         Some(times) if !syn_cookie::is_echo(clock, times.echo, now) => {
             return Err(DropReason::NoFlow);
         }
-        // Without an echo a number could be guessed.
-        None if enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) => {
+        // Without an echo a number could be guessed; where a cookie is no more than another way to open a flow, a guess
+        // gains no more than a SYN.
+        None if !vip.is_plain()
+            && enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) =>
+        {
             return Err(DropReason::CellRate);
         }
         _ => {}
@@ -121,13 +124,14 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
         mss: SynOffer::from_bits(number as u8).mss(network.mss),
         announced: vip_offer::of(vip.service()).announced(network.mss),
         mac,
-        flags: has_times | has_sums,
+        flags: has_times | has_sums | vip.hello_flags(),
         header: [0; 2],
     };
     *slot.echo() = echo;
     let loaded = slot.load::<MAX_HELLO_BYTES>(ctx, piece.at, 0, piece.length);
     let end = loaded.and_then(|()| {
-        if !is_repeated && !has_rest && goes_on(slot.first(), piece.length) {
+        let is_plain = slot.head().flags & HELLO_IS_PLAIN != 0;
+        if !is_plain && !is_repeated && !has_rest && goes_on(slot.first(), piece.length) {
             slot.head().flags |= HELLO_IN_PART;
             return Ok(Outcome::of(Ok(Verdict::Consumed)));
         }
@@ -139,17 +143,20 @@ fn hello(ctx: &XdpContext, id: u16, vip: SharedVip, clock: u32) -> Result<Outcom
 
 /// A hello that has come.
 #[inline(always)]
-fn go(vip: SharedVip, slot: &mut ClaimedSlot) -> Result<Outcome, DropReason> {
+fn go(vip: CookieService, slot: &mut ClaimedSlot) -> Result<Outcome, DropReason> {
     // What the kernel's stack sums up later cannot be sent in another frame.
     if vip.binds() && slot.head().flags & HELLO_HAS_SUMS != 0 {
         return Ok(Outcome::TO_BIND);
+    }
+    if vip.is_plain() {
+        return Err(DropReason::PartialChecksum);
     }
     slot.submit()?;
     Ok(Outcome::of(Ok(Verdict::Consumed)))
 }
 
 #[inline(always)]
-fn later_piece(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, DropReason> {
+fn later_piece(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let is_open = rewrite::complete(ctx, &network)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
@@ -168,7 +175,11 @@ fn later_piece(ctx: &XdpContext, id: u16, vip: SharedVip) -> Result<Outcome, Dro
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
     let first = u32::from(head.lengths[0]);
-    let is_next = head.flags & HELLO_IN_PART != 0
+    let is_awaited = match vip.is_plain() {
+        true => first != 0 && first <= MAX_PIECE_BYTES && !head.is_in_two(),
+        false => head.flags & HELLO_IN_PART != 0,
+    };
+    let is_next = is_awaited
         && head.key == *key
         && head.number == number
         && sequence == head.isn.wrapping_add(1).wrapping_add(first);

@@ -1,6 +1,6 @@
 //! Where a backend's SYN-ACK has no room for a client's hello, a copy of the frame has: a veth packs small frames,
 //! and the kernel copies each into a page. A map of devices makes the copies, and a program in there the segments: both, of
-//! a hello that came in two. So it is with a refusal that has no room for the SYN to the next backend.
+//! a hello that came in two.
 //!
 //! The map has the NICs of backends, each twice, and one of them once more at its end: what it redirects to all of them is
 //! copied but for the last one, which is the frame itself and has no room. A queue of the device has the program of its first frame
@@ -14,14 +14,14 @@ use aya_ebpf::{
 use lb_common::{
     addr::{Be16, Be32},
     late_binding::HelloSegment,
-    maps::{flow::FlowKey, hello::HelloPart, network::Network},
+    maps::{hello::HelloPart, network::Network},
     verdict::Verdict,
     wire::{N32, Packet, Tag, header::Ethernet},
 };
 use network_types::eth::EtherType;
 
 use super::{
-    backend_syn::{BackendSyn, is_of, snat_end},
+    backend_syn::snat_end,
     hello_segment::{resize, write},
     slot::ClaimedSlot,
 };
@@ -38,8 +38,8 @@ const CLONE: u16 = 0x88b5;
 const WORDS_AT: usize = size_of::<Ethernet>();
 const WORD: usize = size_of::<N32>();
 
-/// Sends copies of the frame for the flow with this id: the SYN to its backend, or the next segments of its hello, as its slot
-/// says. Those have the two words, which are what they acknowledge and echo.
+/// Sends copies of the frame for the flow with this id, which become the next segments of its hello, as its slot says. They have the
+/// two words, which are what they acknowledge and echo.
 #[inline(always)]
 pub(super) fn send(ctx: &XdpContext, flow_id: u32, words: [Be32; 2]) -> Option<Verdict> {
     let xdp = Xdp::new(ctx);
@@ -54,6 +54,12 @@ pub(super) fn send(ctx: &XdpContext, flow_id: u32, words: [Be32; 2]) -> Option<V
     ethernet.ethertype.set(Be16::new(CLONE));
     let sent = CLONES.redirect(0, BPF_F_BROADCAST.into());
     (sent == Ok(xdp_action::XDP_REDIRECT)).then_some(Verdict::Forwarded)
+}
+
+/// Whether frames are copied: only where services need it.
+#[inline(always)]
+pub(super) fn is_possible() -> bool {
+    CLONES.get_ifindex(0).is_some()
 }
 
 /// `lb_emit`.
@@ -86,10 +92,7 @@ fn segment(ctx: &XdpContext) -> Option<()> {
     }
     let key = entry.key(entry.word());
     let mut slot = ClaimedSlot::claim(&key).ok()?;
-    let written = match entry.word().is_binding() && slot.copies()[0] != HelloPart::Header as u16 {
-        true => opening(ctx, &entry, &key, &mut slot),
-        false => hello(ctx, network, &entry, [acknowledgment, echo], &mut slot),
-    };
+    let written = hello(ctx, network, &entry, [acknowledgment, echo], &mut slot);
     slot.leave();
     written?;
     let xdp = Xdp::new(ctx);
@@ -101,18 +104,6 @@ fn segment(ctx: &XdpContext) -> Option<()> {
         vlan::put_on(ctx, Tag::of(network.vlan)).ok()?;
     }
     Some(())
-}
-
-/// The SYN to the backend of a flow with this key.
-#[inline(always)]
-fn opening(ctx: &XdpContext, entry: &Entry, key: &FlowKey, slot: &mut ClaimedSlot) -> Option<()> {
-    if !is_of(entry, entry.word(), slot.head()) {
-        return None;
-    }
-    next(slot)?;
-    let network = network_by_id(key.network).ok()?;
-    let syn = BackendSyn::new(entry, slot.head(), network).ok()?;
-    syn.write(ctx)
 }
 
 /// The next segment of a hello, for a backend in this network.

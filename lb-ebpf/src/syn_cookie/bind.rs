@@ -2,7 +2,6 @@
 
 use aya_ebpf::{bindings::xdp_md, programs::XdpContext};
 use lb_common::{
-    addr::Be32,
     conntrack::{FlowState, State},
     maps::{
         flow::FlowKey,
@@ -17,7 +16,7 @@ use lb_common::{
 
 use super::{
     backend_syn::{BackendSyn, is_of},
-    clone, name,
+    name,
     proxy_header::lb_make_header,
     slot::ClaimedSlot,
 };
@@ -169,7 +168,7 @@ pub(super) extern "C" fn lb_note_binding(flow_id: u32, generation: u32, index: u
 /// subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn lb_begun(slot: u32) -> u32 {
+pub(super) extern "C" fn lb_begun(slot: u32) -> u32 {
     ClaimedSlot::read(slot).map_or(0, |slot| begun(&slot.head).raw())
 }
 
@@ -220,7 +219,7 @@ pub(super) fn forget(entry: &Entry, word: FlowState, key: &FlowKey) -> bool {
 }
 
 /// Makes a segment the SYN to the backend of a flow that the hello in the slot with this index, from the network `id`, has opened,
-/// and sends it; or, where that has no room, a copy that has. How it ended, as [`Outcome`]. A subprogram, for its own stack.
+/// and sends it. How it ended, as [`Outcome`]. A subprogram, for its own stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(super) extern "C" fn lb_syn(ctx: *mut xdp_md, id: u32, flow_id: u32, index: u32) -> u32 {
@@ -238,11 +237,7 @@ fn send(ctx: &XdpContext, id: u16, flow_id: u32, index: u32) -> Result<Verdict, 
         return Err(DropReason::Malformed);
     }
     let syn = BackendSyn::new(&entry, &slot.head, &network)?;
-    if syn.write(ctx).is_none() {
-        ClaimedSlot::set_copies(index, [0, 1]);
-        let sent = clone::send(ctx, flow_id, [Be32::new(0); 2]);
-        return sent.ok_or(DropReason::Malformed);
-    }
+    syn.write(ctx).ok_or(DropReason::Malformed)?;
     // From the NIC of the backends, behind a refusal, or from that of the clients.
     if syn.to.ifindex == ctx.ingress_ifindex() as u32 {
         return emit::back(ctx, &syn.to);

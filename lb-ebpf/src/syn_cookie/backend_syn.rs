@@ -21,7 +21,7 @@ use lb_common::{
     },
 };
 
-use super::hello_segment::resize;
+use super::hello_segment::resize_for_headers;
 use crate::{
     flow::{entry::Entry, snat::snat_page, splice},
     frame::xdp::Xdp,
@@ -63,10 +63,10 @@ impl BackendSyn {
         self
     }
 
-    /// Writes it over a frame, if that has room.
+    /// Writes it over a frame.
     #[inline(always)]
     pub(super) fn write(&self, ctx: &XdpContext) -> Option<()> {
-        resize(ctx, self.syn.options.frame_bytes())?;
+        resize_for_headers(ctx, self.syn.options.frame_bytes())?;
         let xdp = Xdp::new(ctx);
         let ethernet: &Ethernet = xdp.header(0)?;
         nat::address_frame(ethernet, self.to.mac, self.backend.next_hop);

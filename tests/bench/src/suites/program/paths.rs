@@ -60,11 +60,6 @@ const WORKER: &str = "192.168.203.101:30190";
 pub(super) const NODE: Mac = node_mac(Ipv4Addr::new(10, 32, 96, 105));
 const VLAN: [u16; 2] = [2003, 100];
 
-/// What Linux offers: MSS, SACK, timestamps, scale.
-const LINUX: [u8; 20] = [
-    2, 4, 5, 0xb4, 4, 2, 8, 10, 1, 2, 3, 4, 0, 0, 0, 0, 1, 3, 3, 7,
-];
-
 /// Clients that open a connection, one after the other: when it is a client's turn again, its last one
 /// has been over for long, and another one has its id.
 pub(super) const NEW: u32 = 100_000;
@@ -226,7 +221,7 @@ fn new_flow(stand: &mut Stand) -> Result<Leg> {
 fn cookie(stand: &Stand) -> Result<Leg> {
     let secret = CookieSecret::new(b"of the bench");
     Cookies::open(&stand.plane.maps_folder(), secret)?.follow(SystemTime::now());
-    let syn = from_client(HOST, "192.168.203.110:9443", SYN_ONLY).tcp_options(&LINUX);
+    let syn = from_client(HOST, "192.168.203.110:9443", SYN_ONLY);
     let counted = ("nic", "tenant-a", "transmitted");
     Ok(same(Port::Tenant, syn.bytes(), Action::Transmit, counted))
 }

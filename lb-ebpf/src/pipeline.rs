@@ -175,6 +175,9 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
     let mut next = settle(|| v4::lb_flow(ctx, id, door.raw()));
     if let Step::NewFlow = next.step() {
         next = Next::from_raw(v4::lb_open(ctx, id));
+        if next == Next::FLOW_RACE {
+            syn_cookie::lb_give_way(ctx, id);
+        }
     }
     if let Step::Binding { flow_id } = next.step() {
         let met = Outcome::from_raw(syn_cookie::lb_meet(ctx, id, flow_id));

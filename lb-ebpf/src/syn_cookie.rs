@@ -51,7 +51,7 @@ pub(crate) use self::{
     clone::emit,
     meet::lb_meet,
     next_backend::lb_go_on,
-    plain::{lb_bind_plain, lb_plain},
+    plain::{lb_bind_plain, lb_give_way, lb_plain},
     rest::lb_rest,
 };
 

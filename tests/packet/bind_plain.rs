@@ -1,6 +1,13 @@
 //! Services with a pool whose SYNs are answered by cookies: the ACK behind one opens the flow.
 
-use lb_common::maps::counts::{BOUND, CONNECTS, FAILED, FLOWS, service};
+use lb_common::{
+    conntrack::{FlowState, State},
+    maps::{
+        counts::{BOUND, CONNECTS, FAILED, FLOWS, service},
+        service::SERVICE_COOKIES,
+        usage,
+    },
+};
 use lb_tests::{
     frames::{
         packet::{check, flags::*, tcp},
@@ -108,6 +115,12 @@ fn an_ack_behind_a_cookie_opens_a_flow() {
     assert_eq!(ack[46..50], wanted.bytes()[46..50], "length, flags, window");
     assert_eq!(ack[54..], wanted.bytes()[54..], "options, and nothing else");
     assert_eq!(numbers(&lb), [1, 0, 1, 0]);
+    // Its client has shown that it is there: from now on it is in full use.
+    let (network, _) = lb.desired.networks[1];
+    assert_eq!(lb.maps.usage(usage::network(network)).expect("a count"), 1);
+    let id = DataPlane::flow_id(port.rsplit(':').next().unwrap().parse().unwrap());
+    let word = FlowState::from_raw(lb.maps.flows.get(&id, 0).expect("an entry").word);
+    assert_eq!(word.state(), State::Established);
 
     // The banner has our number and clock.
     let times = [&[1, 1, 8, 10][..], &(CLOCK + 7).to_be_bytes(), &TIME].concat();
@@ -345,7 +358,32 @@ fn an_earlier_connection_of_the_backend_is_reset() {
     let reset = assert_refused(&mut lb, Port::Mgmt, &other.bytes(), "no_flow");
     let reset = Segment::read(&reset).expect("a reset");
     assert_eq!((reset.flags, reset.sequence), (RST_ONLY, 99));
+    // It may also answer a copy of the SYN that it has.
+    let copy = from_backend(&port, ACK_ONLY, NUMBER + 1, ISN.wrapping_add(1));
+    let copy = receive(&mut lb, Port::Mgmt, &copy.bytes());
+    assert_eq!(
+        (copy.action, &copy.counted[..]),
+        (Action::Drop, &["consumed"][..])
+    );
     met(&mut lb, &port);
+}
+
+/// A client that opens its port anew when there are no cookies any more finds the flow that waits gone.
+#[privileged_test]
+fn a_waiting_flow_gives_way_to_a_new_one() {
+    let mut lb = start_with(CONFIG);
+    let ids = free_ids(&lb);
+    connected(&mut lb);
+    let key = *lb.desired.services.keys().next().expect("the service");
+    let mut record = lb.maps.services.get(&key, 0).expect("a record");
+    record.flags &= !SERVICE_COOKIES;
+    lb.maps.services.insert(&key, &record, 0).expect("a write");
+    let syn = request(CLIENT_A, API, SYN_ONLY).numbers(5000, 0).bytes();
+    let first = receive(&mut lb, Port::Tenant, &syn);
+    assert_eq!(first.counted, ["flow_race"]);
+    assert_eq!(free_ids(&lb), ids, "both are free");
+    passed_on(&mut lb, Port::Tenant, &syn);
+    assert_eq!(free_ids(&lb), ids - 1);
 }
 
 /// With `auto`, SYNs open flows until one leaves the ring before it is a second old; then they are answered. A cookie is good also

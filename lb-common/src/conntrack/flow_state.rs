@@ -182,6 +182,12 @@ impl FlowState {
         self.release().with_state(State::Replied)
     }
 
+    /// The same of a client that has returned a cookie by an ACK: it has acknowledged all that there is.
+    #[inline(always)]
+    pub const fn establish(self) -> Self {
+        self.release().with_state(State::Established)
+    }
+
     /// A claimed entry is a socket's: of a shared VIP's connection to its backend.
     #[inline(always)]
     pub const fn lend(self) -> Self {

@@ -13,21 +13,25 @@ pub const DEFAULT_PLACES: u32 = 8192;
 pub const SIZE: u32 = 0;
 /// Index of the number of flows that ever took a place, a `u64`.
 pub const HEAD: u32 = 1;
-/// Index of the second, of the monotonic clock, until which SYNs of the network are answered by cookies, a `u64`: a connection
-/// has left the ring before it was a second old, or as many SYNs were answered in a second as the ring has places.
+/// Index of the second, of the monotonic clock, until which SYNs of the network are answered by cookies, a `u64`: a half-open
+/// connection has left the ring while that turned within a second, or as many SYNs were answered in one as the ring has places.
 pub const FLOODED: u32 = 2;
 /// Index of the number of SYNs that were answered by cookies for the sake of a flood, a `u64`.
 pub const ANSWERED: u32 = 3;
 /// Index of the coarse time at which that was a multiple of [`SIZE`] last, a `u64`.
-pub const LAP: u32 = 4;
+pub const ANSWERED_TURN: u32 = 4;
+/// Index of the coarse time at which [`HEAD`] was a multiple of [`SIZE`] last, a `u64`.
+pub const TURN: u32 = 5;
+/// Index of how long the turn before that took, in units of coarse time, a `u64`; 0 before there was one.
+pub const TURN_TIME: u32 = 6;
 /// Index of the first place.
-pub const FIRST: u32 = 5;
+pub const FIRST: u32 = 7;
 
 /// How long SYNs are answered by cookies after the last sign of a flood, in seconds.
 pub const FLOOD_TIME: u64 = 10;
-/// How long a connection may be half-open at least, in units of coarse time: one second, after which a client repeats what
-/// has been lost (RFC 6298 section 2.1).
-pub const MIN_LIFE: u32 = 1_000_000_000 >> TIME_SHIFT;
+/// How long a ring takes to turn at least, as long as there is no flood, in units of coarse time: one second, after which a client
+/// repeats what has been lost (RFC 6298 section 2.1).
+pub const MIN_TURN: u32 = 1_000_000_000 >> TIME_SHIFT;
 
 /// Whether SYNs are answered by cookies at this second of the monotonic clock, by what is at [`FLOODED`].
 #[inline(always)]

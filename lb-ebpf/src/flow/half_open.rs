@@ -6,7 +6,10 @@ use lb_common::{
     maps::{
         event::RECYCLED,
         flow::TIME_SHIFT,
-        half_open::{self, ANSWERED, FIRST, FLOOD_TIME, FLOODED, HEAD, LAP, MIN_LIFE, SIZE},
+        half_open::{
+            self, ANSWERED, ANSWERED_TURN, FIRST, FLOOD_TIME, FLOODED, HEAD, MIN_TURN, SIZE, TURN,
+            TURN_TIME,
+        },
     },
 };
 
@@ -59,7 +62,11 @@ impl Slot {
         let head = ring.get_ptr_mut(HEAD)?;
         // SAFETY: the value of an array map, aligned to eight bytes.
         let turn = unsafe { atomic::count_up(head) };
-        let place = ring.get_ptr_mut(FIRST + (turn % size) as u32)?;
+        let place = (turn % size) as u32;
+        if place == 0 {
+            lb_turned(index);
+        }
+        let place = ring.get_ptr_mut(FIRST + place)?;
         // SAFETY: as above.
         let oldest = unsafe { place.read_volatile() };
         Some(Self { place, oldest })
@@ -112,17 +119,49 @@ pub(crate) fn end(entry: &Entry, word: FlowState, next: FlowState) -> bool {
     is_over
 }
 
-/// The same of a flow that has to leave its place. A connection that had less time than a client needs to repeat its SYN is the
+/// The same of a flow that has to leave its place: a half-open connection that does so while its ring turns within a second is the
 /// sign of a flood.
 #[inline(always)]
 pub(crate) fn evict(entry: &Entry, word: FlowState, next: FlowState) -> bool {
-    let is_young = now().wrapping_sub(entry.last_seen()) < MIN_LIFE;
     let is_over = end(entry, word, next);
-    if is_over && is_young && !word.is_udp() {
+    if is_over && !word.is_udp() {
         let (network, _) = entry.owners();
-        lb_note_flood(network.into());
+        lb_note_eviction(network.into());
     }
     is_over
+}
+
+/// Notes that the ring with this index has turned. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_turned(index: u32) -> u32 {
+    let Some(ring) = RINGS.get(index) else {
+        return 0;
+    };
+    let (Some(turn), Some(time)) = (ring.get_ptr_mut(TURN), ring.get_ptr_mut(TURN_TIME)) else {
+        return 0;
+    };
+    let now = now();
+    // SAFETY: the value of an array map, aligned to eight bytes; no other CPU has this turn.
+    let began = unsafe { turn.read_volatile() } as u32;
+    // SAFETY: as above.
+    unsafe { turn.write_volatile(now.into()) };
+    let took = now.wrapping_sub(began).max(1);
+    // SAFETY: as above.
+    unsafe { time.write_volatile(took.into()) };
+    0
+}
+
+/// Notes that a half-open connection of this network has left its place. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lb_note_eviction(network: u32) -> u32 {
+    let ring = RINGS.get(half_open::index(network as u16, false));
+    let time = ring.and_then(|ring| ring.get(TURN_TIME).copied());
+    if time.is_some_and(|time| time != 0 && time < u64::from(MIN_TURN)) {
+        lb_note_flood(network);
+    }
+    0
 }
 
 /// Notes that the half-open flows of this network are flooded. Returns 0.
@@ -157,7 +196,9 @@ extern "C" fn lb_is_flooded(network: u32) -> u32 {
         return 0;
     }
     let size = ring.get(SIZE).copied().unwrap_or(0);
-    let (Some(answered), Some(lap)) = (ring.get_ptr_mut(ANSWERED), ring.get_ptr_mut(LAP)) else {
+    let (Some(answered), Some(began_at)) =
+        (ring.get_ptr_mut(ANSWERED), ring.get_ptr_mut(ANSWERED_TURN))
+    else {
         return 1;
     };
     // SAFETY: the value of an array map, aligned to eight bytes.
@@ -165,10 +206,10 @@ extern "C" fn lb_is_flooded(network: u32) -> u32 {
     if size != 0 && turn % size == 0 {
         let now = now();
         // SAFETY: as above; no other CPU has this turn.
-        let began = unsafe { lap.read_volatile() } as u32;
+        let began = unsafe { began_at.read_volatile() } as u32;
         // SAFETY: as above.
-        unsafe { lap.write_volatile(now.into()) };
-        if now.wrapping_sub(began) < MIN_LIFE {
+        unsafe { began_at.write_volatile(now.into()) };
+        if now.wrapping_sub(began) < MIN_TURN {
             lb_note_flood(network);
         }
     }

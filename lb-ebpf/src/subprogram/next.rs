@@ -14,7 +14,7 @@ use super::{FIRST_VERDICT, Outcome};
 /// What is next for a packet after conntrack, or after a flow was opened for it: its [`Outcome`]; or a new
 /// flow, which no reason has the number of; or the flow's id in the lower half and the parameters of the
 /// function that goes on with it, [`SpliceLeg`] or [`RewriteLeg`], in the upper one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Next(u64);
 
 /// The cases of a [`Next`].
@@ -46,6 +46,8 @@ const BINDING: u32 = IS_LEG | 1 << 25;
 const IS_LEG: u32 = 1 << 31;
 
 impl Next {
+    /// The packet met another flow with its tuple.
+    pub(crate) const FLOW_RACE: Self = Self::ended(Err(DropReason::FlowRace));
     /// See [`Step::NewFlow`].
     pub(crate) const NEW_FLOW: Self = Self(FIRST_VERDICT as u64 - 1);
 

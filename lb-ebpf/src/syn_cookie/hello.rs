@@ -59,14 +59,13 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     let is_open = rewrite::complete(ctx, &network)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
     match times {
+        // Where a cookie is no more than another way to open a flow, a guess gains no more than a SYN.
+        _ if vip.is_plain() => {}
         Some(times) if !syn_cookie::is_echo(clock, times.echo, now) => {
             return Err(DropReason::NoFlow);
         }
-        // Without an echo a number could be guessed; where a cookie is no more than another way to open a flow, a guess
-        // gains no more than a SYN.
-        None if !vip.is_plain()
-            && enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) =>
-        {
+        // Without an echo a number could be guessed.
+        None if enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) => {
             return Err(DropReason::CellRate);
         }
         _ => {}

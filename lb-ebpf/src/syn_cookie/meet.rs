@@ -33,8 +33,10 @@ use super::{
     vip_offer::lb_lower_offer,
 };
 use crate::{
-    count, emit,
-    flow::{backend_answers, entry::Entry, half_open, index, snat::release, splice, traffic},
+    count, counts, emit,
+    flow::{
+        backend_answers, budget, entry::Entry, half_open, index, snat::release, splice, traffic,
+    },
     frame::xdp::Xdp,
     lookup::NetworkRef,
     subprogram::{Outcome, SynBits},
@@ -85,6 +87,11 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason
             meet(ctx, &network, held, said)
         }
         (Answer::Early, _) => {
+            held.release();
+            Ok(Outcome::of(Ok(Verdict::Consumed)))
+        }
+        // It has the SYN, and answers a copy of it: its SYN-ACK comes again.
+        _ if held.binding.is_plain() && acknowledged == asked => {
             held.release();
             Ok(Outcome::of(Ok(Verdict::Consumed)))
         }
@@ -214,6 +221,15 @@ impl HeldFlow {
         Err(DropReason::NoFlow)
     }
 
+    /// Its client may have no more flows: it gets a reset.
+    #[inline(always)]
+    fn refuse(self, ctx: &XdpContext, reason: DropReason) -> Result<Outcome, DropReason> {
+        let reset = ClientReset::of(&self.entry, self.word).ok_or(reason)?;
+        counts::lb_note_refused(self.entry.owners().1.into(), reason as u32);
+        let end = reset.end(ctx, &self.entry, self.word);
+        end.map(|verdict| Outcome::of(Ok(verdict)))
+    }
+
     /// The backend has answered: its word is that of a flow then, if it gets the hello now.
     #[inline(always)]
     fn meet(
@@ -240,9 +256,14 @@ impl HeldFlow {
         }
         splice::bind(&self.entry, binding);
         self.entry.set_ack_request(number.wrapping_add(1));
-        if !self.entry.swap(self.word, self.word.meet()) {
+        let met = match binding.is_plain() {
+            true => self.word.establish(),
+            false => self.word.meet(),
+        };
+        if !self.entry.swap(self.word, met) {
             return Err(DropReason::FlowRace);
         }
+        budget::follow(&self.entry, self.word, met);
         backend_answers::answered(self.entry.backend_id());
         let is_named = !binding.is_plain();
         traffic::lb_bound(self.entry.id, is_named.into());
@@ -299,6 +320,12 @@ fn meet(
             slot.leave();
         }
         return Ok(Outcome::of(held.disagree(ctx, &said, takes)));
+    }
+    if held.binding.is_plain() && budget::check_again(&held.entry).is_err() {
+        if let Some(slot) = slot {
+            slot.leave();
+        }
+        return held.refuse(ctx, DropReason::BudgetSpent);
     }
     let Some(mut slot) = slot else {
         // Another hello is being written there.

@@ -25,7 +25,8 @@ use crate::{
 };
 
 /// The segment, which is its client's hello or its backend's refusal, becomes the SYN to the next backend of the flow with this
-/// id; without another one userspace has the hello, or the client of a service without names a reset. How it ended, as [`Outcome`]. A subprogram.
+/// id; without another one userspace has the hello, or the client of a service without names a reset. How it ended, as
+/// [`Outcome`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn lb_go_on(ctx: *mut xdp_md, flow_id: u32) -> u32 {
@@ -109,7 +110,13 @@ fn leave(
         if is_refused {
             return refuse(ctx, entry, word);
         }
+        let held = word.hold();
+        if !entry.swap(word, held) {
+            return Err(DropReason::FlowRace);
+        }
         entry.repeat(entry.attempt().repeated());
+        // Or it was ended meanwhile.
+        let _released = entry.swap(held, word);
         let sent = lb_syn(ctx.ctx, key.network.into(), entry.id, index);
         return Outcome::from_raw(sent).result();
     }

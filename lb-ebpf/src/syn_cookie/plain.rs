@@ -9,7 +9,7 @@ use lb_common::{
         hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IS_PLAIN, HelloHead},
         splice::Binding,
     },
-    syn_cookie::{self, CookieStanding, offer::SynOffer},
+    syn_cookie::{CookieStanding, offer::SynOffer},
     verdict::{DropReason, Verdict},
     wire::{
         Ipv4Frame, L4,
@@ -19,7 +19,7 @@ use lb_common::{
 };
 
 use super::{
-    bind::{lb_begun, lb_syn},
+    bind::{forget, lb_begun, lb_syn},
     client_reset::{self, lb_client_reset},
     cookie::{self, SynNumbers},
     hello::{lb_hello, lb_later_piece, lb_times},
@@ -110,11 +110,6 @@ fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outc
     let now = now();
     let network = NetworkRef::of(id)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
-    if let Some(times) = times
-        && !syn_cookie::is_echo(clock, times.echo, now)
-    {
-        return Err(DropReason::NoFlow);
-    }
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
@@ -212,11 +207,38 @@ fn go(
             let sent = lb_syn(ctx.ctx, key.network.into(), flow_id, index);
             Ok(Outcome::from_raw(sent))
         }
+        // That comes again at once.
+        Err(DropReason::FlowRace) => Err(DropReason::FlowRace),
         Err(reason) => {
             counts::lb_note_refused(service.id.into(), reason as u32);
             Err(reason)
         }
     }
+}
+
+/// Ends the flow with the tuple of this packet from the network `id`, if it waits for its backend behind a cookie: its client has opened
+/// its port anew, and gets no more cookies. Its next SYN opens a flow. Returns 0. A subprogram.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn lb_give_way(ctx: *mut xdp_md, id: u32) -> u32 {
+    let ctx = XdpContext::new(ctx);
+    let xdp = Xdp::new(&ctx);
+    let Some((ethernet, ip)) = xdp.ipv4() else {
+        return 0;
+    };
+    let Ok(frame) = parse_ipv4(&xdp, ethernet, ip) else {
+        return 0;
+    };
+    let key = FlowKey::of_request(&frame, id as u16);
+    let Some(entry) = Entry::at(index::find(whole(&key))) else {
+        return 0;
+    };
+    let word = entry.word();
+    let is_plain = splice::bound(&entry, word).is_some_and(Binding::is_plain);
+    if word.is_binding() && is_plain && entry.key(word) == key {
+        forget(&entry, word, &key);
+    }
+    0
 }
 
 /// Writes the binding of a flow of this generation that the segment in the slot with this index opens. Returns 0. A subprogram, for

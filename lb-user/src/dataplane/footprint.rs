@@ -357,7 +357,7 @@ mod tests {
         let values: u64 = 8 * (2 * 2039 + 4 + 3);
         let table = 4096 + values.next_multiple_of(4096);
         assert_eq!(of(&all, "MAGLEV")[1], 2 * table);
-        assert_eq!(of(&all, "RINGS")[1], 1152);
+        assert_eq!(of(&all, "RINGS")[1], 1168);
         let none = footprint(&Limits::default(), &MapContents::default(), 2);
         let inner: u64 = all.maps.iter().map(|map| map.inner_bytes).sum();
         assert_eq!(all.bytes - none.bytes, inner);

@@ -82,8 +82,8 @@ pub(super) struct SynWay<'a> {
     pub(super) page: &'a SnatPage,
 }
 
-/// The SYN of a flow over IPv4 again, as a whole frame. It has the clock 0, since the client's own is not kept, and every later one
-/// counts as later than that (RFC 7323 section 5.5).
+/// The SYN of a flow over IPv4 again, as a whole frame. It has the clock 0, since the client's own is not kept: Linux and the BSDs
+/// take that for none, and any clock of the next segment for later.
 pub(super) fn frame(flow: &Flow, binding: &Binding, way: &SynWay<'_>) -> Option<Vec<u8>> {
     let SynWay {
         from,

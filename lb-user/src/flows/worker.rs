@@ -392,6 +392,9 @@ impl Worker {
         if is_loud(*alive) {
             self.post
                 .queue_resets(marked.id, FlowState::from_raw(flow.word), is_dead);
+        } else if let Some(binding) = self.records.awaited(marked.id, *alive) {
+            self.post
+                .refuse(marked.id, flow, &binding, &mut self.records);
         }
         self.give_back(marked.id);
     }

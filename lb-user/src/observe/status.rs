@@ -274,7 +274,7 @@ mod tests {
 
     /// A ring of four places of which `taken` were taken, by flows with the ids 1 and up.
     fn ring(taken: u64) -> Vec<u64> {
-        let mut ring = vec![4, taken, 20, 0, 0, 0, 0, 0, 0];
+        let mut ring = vec![4, taken, 20, 0, 0, 0, 0, 0, 0, 0, 0];
         for turn in 0..taken {
             let place = usize::try_from(turn % 4).unwrap();
             ring[FIRST as usize + place] = half_open::place(u32::try_from(turn).unwrap() + 1, 7);

@@ -144,6 +144,8 @@ impl Worker {
             self.report(id, &flow, why.event(), time);
             if is_loud(alive) {
                 self.post.make_resets(id, &flow, &mut self.records);
+            } else if let Some(binding) = self.records.awaited(id, alive) {
+                self.post.refuse(id, &flow, &binding, &mut self.records);
             }
         }
         self.give_back(id);

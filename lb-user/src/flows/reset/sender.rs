@@ -6,8 +6,9 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use lb_common::{
+    addr::Be32,
     conntrack::{FlowState, State},
-    maps::flow::Flow,
+    maps::{flow::Flow, splice::Binding},
     tcp_frame::BareSegment,
 };
 
@@ -198,6 +199,34 @@ impl ResetSender {
     ) -> bool {
         let way = records.way(id, flow, end, false);
         way.is_some_and(|(network, _)| self.nics.has_carrier(network.ifindex))
+    }
+
+    /// Resets the client of a flow that a cookie has opened, and whose backend has not answered: it has a connection.
+    pub(crate) fn refuse(
+        &mut self,
+        id: u32,
+        flow: &Flow,
+        binding: &Binding,
+        records: &mut MapCache,
+    ) {
+        // With the numbers that the client knows, so without those of a splice.
+        let flow = Flow {
+            word: 0,
+            ack_request: Be32::new(binding.sequence.wrapping_add(1)),
+            ..*flow
+        };
+        let end = FlowEnd::Client;
+        let to = Recipient {
+            end,
+            is_sought: false,
+        };
+        let sent = self.send(id, &flow, to, records, |tuple| tuple.reset(end));
+        let count = if sent {
+            &self.counts.resets
+        } else {
+            &self.counts.resets_unsent
+        };
+        count.add(1);
     }
 
     /// Sends a SYN again, as a whole frame. Whether it was its turn.

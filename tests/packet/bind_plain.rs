@@ -1,5 +1,7 @@
 //! Services with a pool whose SYNs are answered by cookies: the ACK behind one opens the flow.
 
+use std::time::SystemTime;
+
 use lb_common::{
     conntrack::{FlowState, State},
     maps::{
@@ -15,12 +17,15 @@ use lb_tests::{
     },
     product::program::{Action, CLIENT, DataPlane, MGMT_NIC, Port, TENANT_NIC},
 };
-use lb_user::model::registry::Kind;
+use lb_user::{
+    dataplane::{cookie_secret::CookieSecret, cookies::Cookies},
+    model::registry::Kind,
+};
 
 use super::{
     bind::{AGREED, BACKEND, CLOCK, NUMBER, TIME, from_backend, opened, receive, syn_ack},
     bind_again::free_ids,
-    cookies::{Answer, ISN, OPTIONS, start_with},
+    cookies::{Answer, ISN, OPTIONS, keys_alone, start_with},
     counts::table,
     given::{API, CLIENT_A, KAS_MAC, assert_refused, passed_on, request},
 };
@@ -384,6 +389,24 @@ fn a_waiting_flow_gives_way_to_a_new_one() {
     assert_eq!(free_ids(&lb), ids, "both are free");
     passed_on(&mut lb, Port::Tenant, &syn);
     assert_eq!(free_ids(&lb), ids - 1);
+}
+
+/// A box that has the same secret takes the cookies of another one, whatever its epoch began with.
+#[privileged_test]
+fn a_cookie_of_one_box_is_good_at_another() {
+    let mut one = DataPlane::new(CONFIG);
+    keys_alone(&one);
+    let answer = Answer::to(&mut one, &OPTIONS);
+    drop(one);
+    let mut other = DataPlane::new(CONFIG);
+    let stranger = CookieSecret::new(b"of another group");
+    let stranger = Cookies::open(&other.maps_folder(), stranger).expect("the map of keys");
+    stranger.follow(SystemTime::now());
+    let ack = answer.segment(0, ACK_ONLY);
+    assert_refused(&mut other, Port::Tenant, &ack.bytes(), "no_flow");
+    keys_alone(&other);
+    let (_, port) = opened(&mut other, &ack);
+    met(&mut other, &port);
 }
 
 /// With `auto`, SYNs open flows until one leaves the ring before it is a second old; then they are answered. A cookie is good also

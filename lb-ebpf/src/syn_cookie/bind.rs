@@ -90,7 +90,7 @@ enum Unbound {
     Noted(u32),
     /// The flow with this id is left by its backend.
     Unanswered(u32),
-    /// Another CPU changes its flow; it comes again.
+    /// Another CPU changes its flow, or a record that it goes by; it comes again.
     Raced,
 }
 
@@ -135,7 +135,10 @@ fn open(
         claimed.bind()
     };
     let opened = new_flow::bind(frame, key, network, (&service, &chosen), isn, bind);
-    opened.map_err(|_| HELLO_UNOPENED.into())
+    opened.map_err(|reason| match reason {
+        DropReason::FlowRace => Unbound::Raced,
+        _ => HELLO_UNOPENED.into(),
+    })
 }
 
 /// In the place of a header's length: it could not be made, and its backend gets nothing.

@@ -95,7 +95,10 @@ fn g3_every_packet_is_in_the_ledger_with_refusals_in_the_mix() -> Result<()> {
     assert_eq!(lb.refused("denied")?, 20);
     assert_eq!(lb.dropped("no_service")?, 100);
     let (answered, lost) = (lb.refused("no_flow")?, lb.dropped("no_flow")?);
-    assert_eq!(answered + lost, STRAYS);
+    // One in two thousand is taken for a later segment behind a SYN cookie, whose first one may come yet.
+    let unordered = lb.dropped("hello_unordered")?;
+    assert_eq!(answered + lost + unordered, STRAYS);
+    ensure!(unordered < STRAYS / 200, "{unordered} unordered");
     // Answers have a rate, about a thousand in a second and CPU.
     ensure!(answered > 500, "{answered} of {STRAYS} answered");
     Ok(())

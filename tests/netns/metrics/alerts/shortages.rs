@@ -91,6 +91,8 @@ fn config(topology: &Topology) -> Config {
         .mgmt_pool("full", [at(1)])
         .pool("full", |pool| pool.set("max_connections", 1))
         .tcp_service("echo-a", ECHO)
+        // Flows that begin, and go no further, are a flood.
+        .service("echo-a", |echo| echo.set("syn_cookies", "never"))
         .tcp_service("full", FULL)
         .set("log.flows", topology.dir().join("flows.json"))
         .set("admin.http.listen", LISTEN)

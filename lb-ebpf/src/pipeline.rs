@@ -179,25 +179,30 @@ fn forward(ctx: &XdpContext, id: u16, door: FoundDoor) -> Result<Verdict, DropRe
             syn_cookie::lb_give_way(ctx, id);
         }
     }
-    if let Step::Binding { flow_id } = next.step() {
-        let met = Outcome::from_raw(syn_cookie::lb_meet(ctx, id, flow_id));
-        if met != Outcome::MET {
-            return settled(ctx, met).result();
-        }
-        next = Next::from_raw(v4::lb_flow(ctx, id, door.raw()));
-    }
     let outcome = match next.step() {
         Step::Cookie { vip } => behind_cookie(ctx, id, vip),
+        Step::Binding { flow_id } => met(ctx, id, flow_id),
         Step::Flow { flow_id, leg } => spliced(ctx, flow_id, leg),
         Step::Ended(outcome) => outcome,
         // What was to open a flow has ended.
         Step::NewFlow => Outcome::of(Err(DropReason::NoFlow)),
         // Another CPU had it meanwhile.
-        Step::Unanswered { .. } | Step::Refused { .. } | Step::Binding { .. } => {
-            Outcome::of(Err(DropReason::FlowRace))
-        }
+        Step::Unanswered { .. } | Step::Refused { .. } => Outcome::of(Err(DropReason::FlowRace)),
     };
     outcome.result()
+}
+
+/// The first segment of the backend of a flow that is to be bound.
+#[inline(always)]
+fn met(ctx: *mut xdp_md, id: u32, flow_id: u32) -> Outcome {
+    let mut outcome = Outcome::of(Err(DropReason::FlowRace));
+    for _ in 0..MAX_TRIES {
+        outcome = Outcome::from_raw(syn_cookie::lb_meet(ctx, id, flow_id));
+        if !outcome.is_contended() {
+            break;
+        }
+    }
+    settled(ctx, outcome)
 }
 
 /// A packet to a service whose SYNs are answered by cookies: what is behind one may open a flow.

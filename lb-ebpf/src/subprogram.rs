@@ -44,8 +44,6 @@ impl Outcome {
     pub(crate) const LATER: Self = Self(FIRST_VERDICT - 3);
     /// Not an end: the segment of a bound flow's backend may be an ACK that the rest of the hello waits for.
     pub(crate) const FOR_REST: Self = Self(FIRST_VERDICT - 2);
-    /// Not an end: the segment of a bound flow's backend is the client's, by its flow, as the flow has nothing to send the backend.
-    pub(crate) const MET: Self = Self(FIRST_VERDICT - 4);
     pub(crate) const PASSED: Self = Self::of(Ok(Verdict::Passed));
     pub(crate) const SOURCE_ROUTE: Self = Self::of(Err(DropReason::SourceRoute));
 

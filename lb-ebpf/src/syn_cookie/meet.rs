@@ -7,12 +7,13 @@ use lb_common::{
     conntrack::FlowState,
     late_binding::{End, HelloSegment, has_agreed, is_taken},
     maps::{
-        hello::HelloPart,
+        flow::FlowKey,
+        hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IS_PLAIN, HelloHead, HelloPart},
         network::{NETWORK_AT_ONCE, Network},
         splice::{BOUND_HAS_SCALE, BOUND_HAS_TIMES, Binding},
         vip_offer::{VipOffer, taken},
     },
-    syn_cookie::offer::SynOptions,
+    syn_cookie::offer::{SynOffer, SynOptions},
     verdict::{
         DropReason, HELLO_BOUND, HELLO_DISAGREED, HELLO_REPEATED, HELLO_UNANSWERED, Verdict,
     },
@@ -26,6 +27,7 @@ use lb_common::{
 use super::{
     backend_syn::{awaited, is_of, snat_end},
     clone,
+    hello::lb_times,
     hello_segment::{resize, write},
     refusal::ClientReset,
     slot::ClaimedSlot,
@@ -35,11 +37,15 @@ use super::{
 use crate::{
     count, counts, emit,
     flow::{
-        backend_answers, budget, entry::Entry, half_open, index, snat::release, splice, traffic,
+        backend_answers, budget,
+        entry::{Entry, now},
+        half_open, index,
+        snat::release,
+        splice, traffic,
     },
     frame::xdp::Xdp,
     lookup::NetworkRef,
-    subprogram::{Outcome, SynBits},
+    subprogram::{Outcome, SynBits, TimesBits},
 };
 
 /// A segment of its backend in the network `id` for the flow with this id, which is to be bound: how it ended, as
@@ -55,6 +61,7 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason
     let network = NetworkRef::of(id)?;
     let entry = Entry::at(flow_id).ok_or(DropReason::RecordMissing)?;
     let offer = SynBits::from_raw(lb_offer(ctx.ctx, network.mss.into()));
+    let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
@@ -82,6 +89,7 @@ fn answer(ctx: &XdpContext, id: u16, flow_id: u32) -> Result<Outcome, DropReason
                 from,
                 number,
                 options,
+                echo: times.map_or(0, |times| times.echo),
                 answer,
             };
             meet(ctx, &network, held, said)
@@ -281,6 +289,8 @@ struct Said {
     /// Its number: of a SYN-ACK, that of its SYN.
     number: u32,
     options: SynOptions,
+    /// The client's clock, as it was in the SYN; 0 if it has none.
+    echo: u32,
     answer: Answer,
 }
 
@@ -328,9 +338,21 @@ fn meet(
         return held.refuse(ctx, DropReason::BudgetSpent);
     }
     let Some(mut slot) = slot else {
+        if held.binding.is_plain() {
+            // Data of its client may be: it is taken up again.
+            held.release();
+            return Err(DropReason::HellosFull);
+        }
         // Another hello is being written there.
         held.meet(&said, number, part, false)?;
         return Ok(repeated(&held));
+    };
+    let is_kept = match held.binding.is_plain() && !is_kept {
+        true => {
+            *slot.head() = ack_alone(&held, &key, said.echo);
+            true
+        }
+        false => is_kept,
     };
     let is_in_two = is_kept && part == HelloPart::First && slot.head().is_in_two();
     let is_at_once = is_in_two && network.flags & NETWORK_AT_ONCE != 0 && clone::is_possible();
@@ -344,13 +366,37 @@ fn meet(
     Ok(sent?.map_or_else(|| repeated(&held), Outcome::of))
 }
 
-/// What the client sends again goes by the flow. A client without names may send nothing: it gets the SYN-ACK, as it would get it
-/// repeated, and what it answers to that is the ACK (RFC 9293 section 3.10.7.4).
+/// The ACK of a client behind a cookie, of which nothing is kept any more: with its clock from the SYN, and the window of a SYN.
+#[inline(always)]
+fn ack_alone(held: &HeldFlow, key: &FlowKey, time: u32) -> HelloHead {
+    let (_, asked) = held.entry.acks();
+    let number = held.binding.sequence;
+    let scale = SynOffer::from_bits(number as u8).scale.unwrap_or(0);
+    let has_times = match held.binding.flags & BOUND_HAS_TIMES {
+        0 => 0,
+        _ => HELLO_HAS_TIMES,
+    };
+    HelloHead {
+        key: *key,
+        isn: asked.wrapping_sub(1),
+        number,
+        time,
+        clock: 0,
+        seen: now(),
+        sums: [0; 2],
+        lengths: [0; 2],
+        window: u16::MAX >> (scale & 15),
+        mss: 0,
+        announced: 0,
+        mac: held.entry.client_mac(),
+        flags: has_times | HELLO_HAS_SUMS | HELLO_IS_PLAIN,
+        header: [0; 2],
+    }
+}
+
+/// What the client sends again goes by the flow.
 #[inline(always)]
 fn repeated(held: &HeldFlow) -> Outcome {
-    if held.binding.is_plain() {
-        return Outcome::MET;
-    }
     count::note(held.entry.owners().0, HELLO_REPEATED);
     Outcome::of(Ok(Verdict::Consumed))
 }

@@ -256,7 +256,7 @@ drop_reasons! {
         "`lb backends --wide` shows which backend refuses connections: is its port open, and does a firewall of the node reject it?";
     BackendsFull = 41, "backends_full", "All backends of the pool that were looked at have `max_connections`.",
         "More backends, or a higher `max_connections` of the pool. Clients that keep idle connections open have a share in it: `lb flows --pool POOL`.";
-    HelloUnordered = 42, "hello_unordered", "A later segment of a connection to a shared VIP, whose first one has not come or was not kept; TCP retransmits both.",
+    HelloUnordered = 42, "hello_unordered", "A later segment behind a SYN cookie, whose first one has not come or was not kept; TCP retransmits both.",
         "Nothing, if there are few.";
     HellosFull = 43, "hellos_full", "A ClientHello that the process could not be given, because it is behind; TCP retransmits it.",
         "If there are many, more CPUs, or fewer clients: the process is overloaded.";

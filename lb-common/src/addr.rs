@@ -160,6 +160,9 @@ impl Mac {
     /// `ff:ff:ff:ff:ff:ff`.
     pub const BROADCAST: Self = Self([0xffff; 3]);
 
+    /// That of no station.
+    pub const NONE: Self = Self([0; 3]);
+
     /// From six bytes in wire order.
     pub const fn new(bytes: [u8; 6]) -> Self {
         let [a, b, c, d, e, f] = bytes;

@@ -21,10 +21,16 @@ const FIRST: usize = 1448;
 
 /// A hello of 1,800 bytes whose name is in the second segment.
 pub(super) fn long_hello() -> Vec<u8> {
-    let name = names(&[(0, b"a.lab")]);
-    let whole = hello(TLS12, &[(21, vec![0; 1700]), (0, name)]);
-    assert!(whole.len() > FIRST + 200 && whole.len() < 2048);
-    whole
+    hello_of(1800)
+}
+
+/// One of so many bytes.
+fn hello_of(bytes: usize) -> Vec<u8> {
+    let padded = |padding| {
+        let name = names(&[(0, b"a.lab")]);
+        hello(TLS12, &[(21, vec![0; padding]), (0, name)])
+    };
+    padded(bytes - padded(0).len())
 }
 
 pub(super) fn segments(answer: &Answer, whole: &[u8]) -> [Frame; 2] {
@@ -77,7 +83,7 @@ fn the_second_segment_follows_the_acknowledgment_of_the_first() {
     );
     let mut lb = start_with(&never);
     let answer = Answer::to(&mut lb, &OPTIONS);
-    let whole = long_hello();
+    let whole = hello_of(2 * FIRST);
     let [first, second] = segments(&answer, &whole);
     let (backend, port) = open(&mut lb, &answer, &whole);
     assert_eq!(backend, BACKEND);

@@ -14,7 +14,7 @@ use super::record_layer::{CLIENT_HELLO, HANDSHAKE, HEAD, HEADER, MAJOR};
 use crate::pod::pod_struct;
 
 /// Most bytes of a stream up to the end of a hello that is looked at; a power of two.
-pub const MAX_GLANCE: u32 = 1 << 11;
+pub const MAX_GLANCE: u32 = 1 << 12;
 /// Most extensions; browsers send up to 20.
 const MAX_EXTENSIONS: u32 = 32;
 /// Most protocols in ALPN.

@@ -3,7 +3,7 @@
 
 use crate::{
     addr::Mac,
-    client_hello::glance::SeenExtensions,
+    client_hello::glance::{MAX_GLANCE, SeenExtensions},
     maps::{flow::FlowKey, server_name::NameKey},
     pod::pod_struct,
     proxy_header::ProxyHeader,
@@ -22,6 +22,8 @@ pub const HELLO_SLOTS: u32 = 1024;
 pub const MAX_HELLO_BYTES: u32 = MAX_WINDOW as u32;
 /// Most bytes of a segment in front of which, or behind which, there is another one.
 pub const MAX_PIECE_BYTES: u32 = MAX_HELLO_BYTES / 2;
+
+const _: () = assert!(MAX_HELLO_BYTES <= MAX_GLANCE);
 
 pod_struct! {
     /// What is known of a hello, in front of its bytes. 64 bytes. Host order, but for the tuple.
@@ -101,6 +103,32 @@ impl StoredSegment {
 }
 
 impl HelloHead {
+    /// That of an ACK which has returned a cookie of a service without names, at this coarse time: a segment of no bytes, with the
+    /// client's clock if it has one.
+    #[inline(always)]
+    pub const fn ack(key: FlowKey, isn: u32, number: u32, time: Option<u32>, seen: u32) -> Self {
+        let (has_times, time) = match time {
+            Some(time) => (HELLO_HAS_TIMES, time),
+            None => (0, 0),
+        };
+        Self {
+            key,
+            isn,
+            number,
+            time,
+            clock: 0,
+            seen,
+            sums: [0; 2],
+            lengths: [0; 2],
+            window: 0,
+            mss: 0,
+            announced: 0,
+            mac: Mac::NONE,
+            flags: has_times | HELLO_HAS_SUMS | HELLO_IS_PLAIN,
+            header: [0; 2],
+        }
+    }
+
     /// A part of it.
     #[inline(always)]
     pub const fn segment(&self, part: HelloPart) -> StoredSegment {
@@ -160,8 +188,8 @@ pub struct HelloSlot {
     pub word: u32,
     /// What is in there.
     pub head: HelloHead,
-    /// The bytes.
-    pub bytes: [u8; MAX_HELLO_BYTES as usize],
+    /// The bytes, [`MAX_HELLO_BYTES`] at most; a glance may look at all places.
+    pub bytes: [u8; MAX_GLANCE as usize],
     /// Our timestamp that the client's first segment has repeated.
     pub echo: u32,
     /// Which [`HelloPart`] the next copy of a frame becomes, and before which one there is none.

@@ -33,15 +33,13 @@ impl HelloBytes for SlotBytes {
         // SAFETY: a live value of an array map, whose claim the caller of the subprogram has.
         let bytes = unsafe { &raw const (*self.0).bytes }.cast::<u8>();
         let byte = bytes.wrapping_add((at & (MAX_GLANCE - 1)) as usize);
-        // SAFETY: inside of it: the slot has more bytes than a glance takes (asserted below).
+        // SAFETY: inside of it: the slot has as many bytes as a glance takes (its type says so).
         unsafe { byte.read_volatile() }
     }
 }
 
 /// How many labels a name may have in front of the one that it is under.
 const MAX_LABELS: u32 = 8;
-
-const _: () = assert!(MAX_GLANCE <= lb_common::maps::hello::MAX_HELLO_BYTES);
 
 /// The route of the hello in the slot with this index, to this service; or what its client is counted as, that goes to
 /// userspace.

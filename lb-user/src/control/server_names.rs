@@ -7,13 +7,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
-use lb_common::{
-    client_hello::glance::MAX_GLANCE,
-    maps::{
-        MAX_SERVER_NAMES,
-        server_name::{
-            BY_CLASS, BY_CLIENT, BY_PROTOCOL, NameKey, PROTOCOL, PoolRoute, UNDER, WITH_HEADER, key,
-        },
+use lb_common::maps::{
+    MAX_SERVER_NAMES,
+    hello::MAX_HELLO_BYTES,
+    server_name::{
+        BY_CLASS, BY_CLIENT, BY_PROTOCOL, NameKey, PROTOCOL, PoolRoute, UNDER, WITH_HEADER, key,
     },
 };
 
@@ -231,7 +229,7 @@ fn is_bound(sni: &Sni) -> bool {
         && sni.syn_cookies == SynCookies::Always
         && sni.proxies.is_empty()
         && sni.ech == Ech::Route
-        && sni.max_hello >= MAX_GLANCE
+        && sni.max_hello >= MAX_HELLO_BYTES
 }
 
 /// The pool of a route, and how its backend is chosen.

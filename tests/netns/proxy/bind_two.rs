@@ -28,10 +28,10 @@ use crate::proxy::{
     sni::{PORT, SHARED, config},
 };
 
-/// Most bytes of a hello that the data plane reads.
-pub(super) const MOST: usize = 2048;
 /// Most bytes in a segment here.
 pub(super) const SEGMENT: usize = 1448;
+/// Most bytes of a hello that the data plane reads here.
+pub(super) const MOST: usize = 2 * SEGMENT;
 /// How often each client connects.
 const ROUNDS: u64 = 5;
 

@@ -46,6 +46,7 @@ pub(crate) fn behind(cookies: &str) -> Config {
 /// A server that speaks first.
 fn banner(topology: &Topology) -> Result<Teller> {
     let node = &topology.nodes[0];
+    node.netns.keep_flows_on_a_cpu("eth0")?;
     let address = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
     Teller::start(&node.netns, address, NAME)
 }

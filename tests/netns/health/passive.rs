@@ -61,6 +61,9 @@ struct Site<'t> {
 impl<'t> Site<'t> {
     fn start(topology: &'t Topology, pool: impl FnOnce(Keys) -> Keys) -> Result<Self> {
         let at = |node: &Host| SocketAddrV4::new(node.address, ECHO_NODE_PORT);
+        for node in &topology.nodes {
+            node.netns.keep_flows_on_a_cpu("eth0")?;
+        }
         let nodes = topology.nodes.iter();
         let echo = nodes.map(|node| EchoServer::start(&node.netns, at(node), node.name));
         let echo = echo.collect::<Result<_>>()?;

@@ -84,6 +84,7 @@ fn c9_a_flood_of_syns_comes_to_no_backend() -> Result<()> {
     for cookies in ["always", "auto"] {
         let topology = Topology::poc()?;
         let node = &topology.nodes[0];
+        node.netns.keep_flows_on_a_cpu("eth0")?;
         let address = SocketAddrV4::new(node.address, ECHO_NODE_PORT);
         let _teller = Teller::start(&node.netns, address, NAME)?;
         let lb = Lb::start(&topology, &behind(cookies))?;

@@ -227,6 +227,7 @@ fn another_version_is_taken_over_and_switched() -> Result<()> {
         .service("shared", |shared| shared.set("sni.late_binding", "always"))
         .service("direct", |direct| direct.set("syn_cookies", "always"));
     let node = &topology.nodes[0];
+    node.netns.keep_flows_on_a_cpu("eth0")?;
     let _teller = Teller::start(&node.netns, SocketAddrV4::new(node.address, PORT), "node")?;
     let line = Line::new(topology.client(), LONG, node, LONG_PORT)?;
     let line = line.saying(named(NAME.as_bytes()));

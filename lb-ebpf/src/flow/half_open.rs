@@ -6,18 +6,15 @@ use lb_common::{
     maps::{
         event::RECYCLED,
         flow::TIME_SHIFT,
-        half_open::{
-            self, ANSWERED, ANSWERED_TURN, FIRST, FLOOD_TIME, FLOODED, HEAD, MIN_TURN, SIZE, TURN,
-            TURN_TIME,
-        },
+        half_open::{self, FIRST, HEAD, SIZE},
     },
 };
 
 use crate::{
     flow::{
         atomic, budget,
-        entry::{Entry, now, now_seconds},
-        events,
+        entry::{Entry, now},
+        events, flood,
         snat::release,
     },
     maps::RINGS,
@@ -64,7 +61,7 @@ impl Slot {
         let turn = unsafe { atomic::count_up(head) };
         let place = (turn % size) as u32;
         if place == 0 {
-            lb_turned(index);
+            flood::lb_turned(index);
         }
         let place = ring.get_ptr_mut(FIRST + place)?;
         // SAFETY: as above.
@@ -126,94 +123,9 @@ pub(crate) fn evict(entry: &Entry, word: FlowState, next: FlowState) -> bool {
     let is_over = end(entry, word, next);
     if is_over && !word.is_udp() {
         let (network, _) = entry.owners();
-        lb_note_eviction(network.into());
+        flood::lb_note_eviction(network.into());
     }
     is_over
-}
-
-/// Notes that the ring with this index has turned. Returns 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn lb_turned(index: u32) -> u32 {
-    let Some(ring) = RINGS.get(index) else {
-        return 0;
-    };
-    let (Some(turn), Some(time)) = (ring.get_ptr_mut(TURN), ring.get_ptr_mut(TURN_TIME)) else {
-        return 0;
-    };
-    let now = now();
-    // SAFETY: the value of an array map, aligned to eight bytes; no other CPU has this turn.
-    let began = unsafe { turn.read_volatile() } as u32;
-    // SAFETY: as above.
-    unsafe { turn.write_volatile(now.into()) };
-    let took = now.wrapping_sub(began).max(1);
-    // SAFETY: as above.
-    unsafe { time.write_volatile(took.into()) };
-    0
-}
-
-/// Notes that a half-open connection of this network has left its place. Returns 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn lb_note_eviction(network: u32) -> u32 {
-    let ring = RINGS.get(half_open::index(network as u16, false));
-    let time = ring.and_then(|ring| ring.get(TURN_TIME).copied());
-    if time.is_some_and(|time| time != 0 && time < u64::from(MIN_TURN)) {
-        lb_note_flood(network);
-    }
-    0
-}
-
-/// Notes that the half-open flows of this network are flooded. Returns 0.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn lb_note_flood(network: u32) -> u32 {
-    let ring = RINGS.get(half_open::index(network as u16, false));
-    if let Some(until) = ring.and_then(|ring| ring.get_ptr_mut(FLOODED)) {
-        let end = u64::from(now_seconds()) + FLOOD_TIME;
-        // SAFETY: the value of an array map, aligned to eight bytes; of two CPUs that write it at a time either is right.
-        unsafe { until.write_volatile(end) };
-    }
-    0
-}
-
-/// Whether the half-open flows of this network are flooded, so that a SYN is to be answered by a cookie, and is counted as that:
-/// as many in a second as the ring has places are a flood as well.
-#[inline(always)]
-pub(crate) fn is_flooded(network: u16) -> bool {
-    lb_is_flooded(network.into()) != 0
-}
-
-/// [`is_flooded`], as a number. A subprogram.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn lb_is_flooded(network: u32) -> u32 {
-    let Some(ring) = RINGS.get(half_open::index(network as u16, false)) else {
-        return 0;
-    };
-    let until = ring.get(FLOODED).copied().unwrap_or(0);
-    if !half_open::is_flooded(until, now_seconds()) {
-        return 0;
-    }
-    let size = ring.get(SIZE).copied().unwrap_or(0);
-    let (Some(answered), Some(began_at)) =
-        (ring.get_ptr_mut(ANSWERED), ring.get_ptr_mut(ANSWERED_TURN))
-    else {
-        return 1;
-    };
-    // SAFETY: the value of an array map, aligned to eight bytes.
-    let turn = unsafe { atomic::count_up(answered) };
-    if size != 0 && turn % size == 0 {
-        let now = now();
-        // SAFETY: as above; no other CPU has this turn.
-        let began = unsafe { began_at.read_volatile() } as u32;
-        // SAFETY: as above.
-        unsafe { began_at.write_volatile(now.into()) };
-        if now.wrapping_sub(began) < MIN_TURN {
-            lb_note_flood(network);
-        }
-    }
-    1
 }
 
 /// Gives a flow that has begun anew by this word the next place of its ring, where there is one.

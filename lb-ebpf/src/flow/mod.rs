@@ -2,7 +2,7 @@
 //!
 //! `conntrack` finds the flow of a packet, and `advance` is the rare packet that changes it; `rewrite` and `splice`
 //! translate the frame. `claim` and `allocate` give a new flow its id and take it back, `half_open` and `budget` bound
-//! how many there are, and `events` reports a flow's begin and end to userspace, `backend_answers` how backends answer. `traffic`
+//! how many there are, `flood` says when half-open ones are too many, and `events` reports a flow's begin and end to userspace, `backend_answers` how backends answer. `traffic`
 //! counts a flow's packets.
 //! `entry` alone touches a flow's memory.
 
@@ -15,6 +15,7 @@ mod claim;
 pub(crate) mod conntrack;
 pub(crate) mod entry;
 pub(crate) mod events;
+pub(crate) mod flood;
 pub(crate) mod free_ids;
 pub(crate) mod half_open;
 pub(crate) mod index;

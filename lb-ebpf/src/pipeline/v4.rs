@@ -24,7 +24,7 @@ use crate::{
     flow::{
         conntrack::{self, ReplyFlow, RequestFlow},
         entry::{Entry, Hit},
-        half_open, index, rewrite,
+        flood, index, rewrite,
         snat::{flow_id, snat_page},
         splice,
     },
@@ -182,8 +182,7 @@ fn is_of_cookies(frame: &Ipv4Frame<'_>, service: &Service, network: &NetworkRef)
     }
     match new_flow::opens(frame) {
         true => {
-            service.has_cookies()
-                || service.has_cookies_in_floods() && half_open::is_flooded(network.id)
+            service.has_cookies() || service.has_cookies_in_floods() && flood::takes_syn(network.id)
         }
         false => frame.is_plain_tcp(),
     }

@@ -8,7 +8,7 @@ use lb_common::{
     late_binding::{End, HelloSegment, has_agreed, is_taken},
     maps::{
         flow::FlowKey,
-        hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IS_PLAIN, HelloHead, HelloPart},
+        hello::{HelloHead, HelloPart},
         network::{NETWORK_AT_ONCE, Network},
         splice::{BOUND_HAS_SCALE, BOUND_HAS_TIMES, Binding},
         vip_offer::{VipOffer, taken},
@@ -372,25 +372,17 @@ fn ack_alone(held: &HeldFlow, key: &FlowKey, time: u32) -> HelloHead {
     let (_, asked) = held.entry.acks();
     let number = held.binding.sequence;
     let scale = SynOffer::from_bits(number as u8).scale.unwrap_or(0);
-    let has_times = match held.binding.flags & BOUND_HAS_TIMES {
-        0 => 0,
-        _ => HELLO_HAS_TIMES,
-    };
+    let has_times = held.binding.flags & BOUND_HAS_TIMES != 0;
     HelloHead {
-        key: *key,
-        isn: asked.wrapping_sub(1),
-        number,
-        time,
-        clock: 0,
-        seen: now(),
-        sums: [0; 2],
-        lengths: [0; 2],
         window: u16::MAX >> (scale & 15),
-        mss: 0,
-        announced: 0,
         mac: held.entry.client_mac(),
-        flags: has_times | HELLO_HAS_SUMS | HELLO_IS_PLAIN,
-        header: [0; 2],
+        ..HelloHead::ack(
+            *key,
+            asked.wrapping_sub(1),
+            number,
+            has_times.then_some(time),
+            now(),
+        )
     }
 }
 

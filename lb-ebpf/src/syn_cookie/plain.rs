@@ -6,7 +6,7 @@ use lb_common::{
     conntrack::FlowState,
     maps::{
         flow::FlowKey,
-        hello::{HELLO_HAS_SUMS, HELLO_HAS_TIMES, HELLO_IS_PLAIN, HelloHead},
+        hello::{HELLO_HAS_TIMES, HelloHead},
         splice::Binding,
     },
     syn_cookie::{CookieStanding, offer::SynOffer},
@@ -74,7 +74,7 @@ fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, Dro
     let is_later = match standing {
         CookieStanding::Right { clock } => {
             let kept = match frame.payload {
-                0 => lb_ack(ctx, network, vip.raw(), clock),
+                0 => lb_ack(ctx, network, vip.raw()),
                 _ => lb_hello(ctx, network, vip.raw(), clock),
             };
             if kept != Outcome::LATER.raw() {
@@ -95,19 +95,17 @@ fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, Dro
     Err(DropReason::NoFlow)
 }
 
-/// The ACK of a client that has returned a cookie, to this [`CookieService`] from the network `id`; `clock` is that of the tuple. It is
-/// kept, as a segment of no bytes, unless data are: how that ended, as [`Outcome`], which is [`Outcome::TO_BIND`] of one that is.
-/// A subprogram.
+/// The ACK of a client that has returned a cookie, to this [`CookieService`] from the network `id`. It is kept, as a segment of no bytes,
+/// unless data are: how that ended, as [`Outcome`], which is [`Outcome::TO_BIND`] of one that is. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn lb_ack(ctx: *mut xdp_md, id: u32, vip: u32, clock: u32) -> u32 {
+pub(super) extern "C" fn lb_ack(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
     let vip = CookieService::from_raw(vip);
-    Outcome::of_step(ack(&XdpContext::new(ctx), id as u16, vip, clock)).raw()
+    Outcome::of_step(ack(&XdpContext::new(ctx), id as u16, vip)).raw()
 }
 
 #[inline(always)]
-fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outcome, DropReason> {
-    let now = now();
+fn ack(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, DropReason> {
     let network = NetworkRef::of(id)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
     let xdp = Xdp::new(ctx);
@@ -119,10 +117,7 @@ fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outc
     let SynNumbers { isn, number } = SynNumbers::of(tcp);
     let key = FlowKey::of_request(&frame, id);
     let key = whole(&key);
-    let (has_times, time, echo) = match times {
-        Some(times) => (HELLO_HAS_TIMES, times.value, times.echo),
-        None => (0, 0, 0),
-    };
+    let time = times.map(|times| times.value);
     let mac = ethernet.source.get();
     let window = tcp.window.get().get();
     let mut slot = ClaimedSlot::claim(key)?;
@@ -130,22 +125,12 @@ fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outc
     let is_same = head.key == *key && head.number == number && head.isn == isn;
     if !is_same || head.bytes() == 0 {
         *head = HelloHead {
-            key: *key,
-            isn,
-            number,
-            time,
-            clock: now.wrapping_add(clock),
-            seen: now,
-            sums: [0; 2],
-            lengths: [0; 2],
             window,
-            mss: SynOffer::from_bits(number as u8).mss(network.mss),
             announced: vip_offer::of(vip.service()).announced(network.mss),
             mac,
-            flags: has_times | HELLO_HAS_SUMS | HELLO_IS_PLAIN,
-            header: [0; 2],
+            ..HelloHead::ack(*key, isn, number, time, now())
         };
-        *slot.echo() = echo;
+        *slot.echo() = times.map_or(0, |times| times.echo);
     }
     slot.leave();
     Ok(Outcome::TO_BIND)

@@ -13,6 +13,7 @@
 //! ends.
 
 pub mod next_hops;
+mod pass;
 pub mod probe;
 pub mod round_robin;
 

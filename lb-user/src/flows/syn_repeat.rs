@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
-use super::idle::{Ticks, duration};
 use lb_common::{
     addr::{Be16, Mac},
     conntrack::FlowState,
@@ -21,6 +20,12 @@ use lb_common::{
         Packet as _, Slice, Tag,
         header::{Ethernet, Ipv4, TaggedEthernet},
     },
+};
+
+use super::{
+    idle::{Ticks, duration},
+    reset::segments::FlowEnd,
+    worker::Worker,
 };
 
 /// Flows that are watched at a time.
@@ -70,21 +75,59 @@ const fn following(seconds: u64) -> u64 {
     2 * seconds + FIRST
 }
 
+impl Worker {
+    /// Sends the SYN of a flow that a cookie has opened to its backend again, if it is time.
+    pub(super) fn repeat_syn(&mut self, id: u32, word: FlowState, waited: Ticks) {
+        let Some(binding) = self.records.awaited(id, word) else {
+            return;
+        };
+        if !self.syns.note(id, word, waited) {
+            return;
+        }
+        let Some((_, flow)) = self.table.flow(id).filter(|(now, _)| *now == word) else {
+            return;
+        };
+        let way = self.records.way(id, &flow, FlowEnd::Backend, false);
+        let (Some((to, next_hop)), Some(page), Some(from)) = (
+            way,
+            self.records.page(id),
+            self.records.network(flow.network),
+        ) else {
+            return;
+        };
+        let way = SynWay {
+            from: &from,
+            to: &to,
+            next_hop,
+            page: &page,
+        };
+        let now = self.now;
+        if let Some(frame) = frame(&flow, &binding, &way)
+            && to.ifindex != 0
+            && !next_hop.is_none()
+        {
+            self.letters += 1;
+            // One whose turn it is not comes with the next.
+            let _sent = self.post.send_syn(to.ifindex, &frame, now);
+        }
+    }
+}
+
 /// What the frame is made of, beside the flow and its binding.
-pub(super) struct SynWay<'a> {
+struct SynWay<'a> {
     /// The client's network.
-    pub(super) from: &'a Network,
+    from: &'a Network,
     /// The backend's.
-    pub(super) to: &'a Network,
+    to: &'a Network,
     /// The next hop to the backend.
-    pub(super) next_hop: Mac,
+    next_hop: Mac,
     /// The SNAT address of the flow.
-    pub(super) page: &'a SnatPage,
+    page: &'a SnatPage,
 }
 
 /// The SYN of a flow over IPv4 again, as a whole frame. It has the clock 0, since the client's own is not kept: Linux and the BSDs
 /// take that for none, and any clock of the next segment for later.
-pub(super) fn frame(flow: &Flow, binding: &Binding, way: &SynWay<'_>) -> Option<Vec<u8>> {
+fn frame(flow: &Flow, binding: &Binding, way: &SynWay<'_>) -> Option<Vec<u8>> {
     let SynWay {
         from,
         to,

@@ -5,6 +5,8 @@
 //! and no others, and the usage must be their number. Where the flows changed, the usage is wrong
 //! only if both looks have it wrong, the same way and by far.
 
+pub(super) mod pass;
+
 use lb_common::{conntrack::FlowState, maps::usage};
 
 /// What a look at all entries saw, by the indexes of [`lb_common::maps::usage`], or of

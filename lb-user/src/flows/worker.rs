@@ -1,7 +1,6 @@
 //! The thread: passes over the table, in batches of CPU time.
 
 use std::{
-    mem,
     path::Path,
     sync::{
         Arc,
@@ -16,7 +15,6 @@ use lb_common::{
     maps::{
         event::FlowEvent,
         flow::Flow,
-        quota,
         snat::{FLOWS_PER_ADDRESS, base},
     },
 };
@@ -28,19 +26,14 @@ use super::{
     doubts::Doubts,
     evict::queue::Cuts,
     expire::{ClosedFlow, Marked, Marks, mark, settle},
-    idle::{Policy, Ticks, age, duration, ticks},
-    keepalive::{
-        Keepalive, KeepaliveAction, next_hops::NextHops, probe::ProbeStep, round_robin::Turns,
-    },
+    idle::{Policy, Ticks, age, ticks},
+    keepalive::{Keepalive, next_hops::NextHops, round_robin::Turns},
     map_cache::MapCache,
     reason::{Cause, Judge},
-    reset::{
-        segments::FlowEnd,
-        sender::{Recipient, ResetSender, is_loud},
-    },
+    reset::sender::{ResetSender, is_loud},
     stuck_claims::Claims,
-    syn_repeat::{self, SynRepeats, SynWay},
-    usage_recount::{Look, corrections},
+    syn_repeat::{self, SynRepeats},
+    usage_recount::pass::Recount,
 };
 use crate::{
     dataplane::{
@@ -65,50 +58,35 @@ const FRAMES_PER_CLOCK: usize = 4;
 /// Marked flows that share a grace period.
 const MARKS: usize = 1 << 15;
 /// A pass begins that long after the last one did, or after a part of the shortest timeout.
-const PASS: Duration = Duration::from_secs(1);
+pub(super) const PASS: Duration = Duration::from_secs(1);
 const PASSES_PER_TIMEOUT: u32 = 4;
-/// How often live flows are counted anew.
-const RECOUNT: Duration = Duration::from_secs(60);
 
 /// The handle is gone, or the thread is to rest.
 pub(crate) struct Stopped;
-
-/// Where the recount stands.
-enum Recount {
-    /// Nothing to do until then.
-    At(Instant),
-    /// This pass is the first look.
-    First(Looks),
-    /// The first look, the numbers after it, and this pass's look.
-    Second(Looks, [Vec<u32>; 3], Looks),
-}
-
-/// What a look saw of the usage, of backends, and of the quotas.
-type Looks = [Look; 3];
 
 pub(super) struct Worker {
     pub(crate) table: FlowTable,
     pub(crate) usage: UsageTable,
     pub(crate) records: MapCache,
-    policy: Policy,
+    pub(super) policy: Policy,
     orders: Receiver<ExpiryOrder>,
     pub(crate) cuts: Cuts,
     reporter: Reporter,
     pub(crate) counts: Arc<ExpiryCounts>,
     pub(crate) post: ResetSender,
-    keepalive: Keepalive,
-    doubts: Doubts,
-    turns: Turns,
+    pub(super) keepalive: Keepalive,
+    pub(super) doubts: Doubts,
+    pub(super) turns: Turns,
     /// Whether it has been logged that there are too many flows to probe.
-    said_late: bool,
+    pub(super) said_late: bool,
     /// Letters since the CPU clock was looked at.
-    letters: usize,
-    marked: Marks,
+    pub(super) letters: usize,
+    pub(super) marked: Marks,
     claims: Claims,
-    syns: SynRepeats,
+    pub(super) syns: SynRepeats,
     recount: Recount,
     pub(crate) batch: Duration,
-    now: Ticks,
+    pub(super) now: Ticks,
     /// Dropped when it rests, if it is to.
     rest: Option<oneshot::Sender<()>>,
 }
@@ -152,7 +130,7 @@ impl Worker {
             claims: Claims::default(),
             syns: SynRepeats::default(),
             // At once: an earlier process may have died between a close and what belongs to it.
-            recount: Recount::At(Instant::now()),
+            recount: Recount::due(),
             batch: Duration::ZERO,
             rest: None,
         })
@@ -194,7 +172,7 @@ impl Worker {
             marked: Marks::default(),
             claims: Claims::default(),
             syns: SynRepeats::default(),
-            recount: Recount::At(Instant::now()),
+            recount: Recount::due(),
             ..self
         }
     }
@@ -212,7 +190,7 @@ impl Worker {
                 return Ok(began);
             }
         };
-        self.begin_recount();
+        self.recount.begin(&self.usage);
         for slot in slots {
             let first = base(slot);
             for id in first..first + u32::from(FLOWS_PER_ADDRESS) {
@@ -231,7 +209,8 @@ impl Worker {
         self.claims.end_pass();
         self.syns.end_pass();
         self.doubts.end_pass();
-        self.go_on_recounting();
+        let corrected = self.recount.go_on(&self.usage);
+        self.counts.corrections.add(corrected);
         self.counts.passes.add(1);
         let (ended, lost) = (
             self.ended_flows() - before.0,
@@ -259,12 +238,7 @@ impl Worker {
             return;
         };
         let word = glance.word;
-        if let Recount::First(looks) | Recount::Second(_, _, looks) = &mut self.recount {
-            let [usage, backends, quotas] = looks;
-            usage.note(glance.network, glance.service, id, word);
-            backends.note_at(glance.backend_id, id, word);
-            quotas.note_at(self.usage.quotas().index(glance.network, id), id, word);
-        }
+        self.recount.note(&self.usage, id, &glance);
         match word.state() {
             State::Free | State::Closed | State::Ended => return,
             State::Claimed => {
@@ -296,54 +270,6 @@ impl Worker {
         {
             self.ask(id, word, &flow, keepalive);
         }
-    }
-
-    /// Sends the SYN of a flow that a cookie has opened to its backend again, if it is time.
-    fn repeat_syn(&mut self, id: u32, word: FlowState, waited: Ticks) {
-        let Some(binding) = self.records.awaited(id, word) else {
-            return;
-        };
-        if !self.syns.note(id, word, waited) {
-            return;
-        }
-        let Some((_, flow)) = self.table.flow(id).filter(|(now, _)| *now == word) else {
-            return;
-        };
-        let way = self.records.way(id, &flow, FlowEnd::Backend, false);
-        let (Some((to, next_hop)), Some(page), Some(from)) = (
-            way,
-            self.records.page(id),
-            self.records.network(flow.network),
-        ) else {
-            return;
-        };
-        let way = SynWay {
-            from: &from,
-            to: &to,
-            next_hop,
-            page: &page,
-        };
-        let now = self.now;
-        if let Some(frame) = syn_repeat::frame(&flow, &binding, &way)
-            && to.ifindex != 0
-            && !next_hop.is_none()
-        {
-            self.letters += 1;
-            // One whose turn it is not comes with the next.
-            let _sent = self.post.send_syn(to.ifindex, &frame, now);
-        }
-    }
-
-    /// Whether the ends of a flow that may be probed are probed in this pass.
-    fn is_to_ask(&mut self, id: u32, word: FlowState, is_idle: bool) -> bool {
-        if !word.is_doubted() {
-            return is_idle || self.keepalive.is_asking(id, word);
-        }
-        let is_old = self.doubts.is_old(id, word);
-        if !is_old {
-            self.keepalive.begin_anew(id, word);
-        }
-        is_old
     }
 
     /// Waits for one grace period, then closes what is still to end.
@@ -424,140 +350,6 @@ impl Worker {
                 "the SNAT port of an ended flow could not be put back: it is missing until the next start of lb"
             );
         }
-    }
-
-    /// Does what is to be done for the ends of a flow that may be idle for `keepalive`; a dead one is
-    /// marked.
-    fn ask(&mut self, id: u32, word: FlowState, flow: &Flow, keepalive: Ticks) {
-        self.keepalive.begin(id, word, flow);
-        let now = self.clock();
-        match self.keepalive.judge(id, word, flow, Some(keepalive), now) {
-            KeepaliveAction::Over => {}
-            KeepaliveAction::Trusted => {
-                // If this fails, it has another word now: the next pass looks again.
-                self.table.swap(id, word, word.trusted());
-            }
-            KeepaliveAction::Dead(end)
-                if self.post.has_carrier(id, flow, end, &mut self.records) =>
-            {
-                self.marked.add(mark(&self.table, id, word, Cause::Dead));
-            }
-            // Nothing reaches it, and it is not known since when.
-            KeepaliveAction::Dead(end) => self.keepalive.probed(id, end, false, now),
-            KeepaliveAction::Ask(steps) => {
-                for (end, step) in steps {
-                    self.step(id, flow, end, step, now);
-                }
-            }
-        }
-    }
-
-    fn step(&mut self, id: u32, flow: &Flow, end: FlowEnd, step: ProbeStep, now: Ticks) {
-        let is_sought = match step {
-            ProbeStep::Seek => {
-                self.letters += 1;
-                self.records.seek(id, flow, end);
-                self.keepalive.sought(id, end);
-                return;
-            }
-            ProbeStep::ProbeAgain => true,
-            ProbeStep::Probe => false,
-        };
-        if !self.turns.may(id) {
-            return;
-        }
-        self.letters += 1;
-        let to = Recipient { end, is_sought };
-        let sent = self.post.probe(id, flow, to, &mut self.records, now);
-        match sent {
-            Some(sent) => self.keepalive.probed(id, end, sent, now),
-            None => self.turns.refuse(id),
-        }
-    }
-
-    /// Ends a pass of probes.
-    fn end_round(&mut self) {
-        let now = self.clock();
-        let took = self.turns.end_pass(now).map(duration);
-        let keepalive = self.policy.shortest_keepalive().map(duration);
-        if let (Some(took), Some(keepalive)) = (took, keepalive)
-            && took > keepalive.max(PASS)
-            && !self.said_late
-        {
-            self.said_late = true;
-            tracing::warn!(
-                ?took,
-                ?keepalive,
-                "there are more idle flows than can be probed within keepalive, so some are probed later: raise \
-                 keepalive"
-            );
-        }
-    }
-
-    fn begin_recount(&mut self) {
-        if matches!(self.recount, Recount::At(when) if when <= Instant::now()) {
-            self.recount = Recount::First(self.new_looks());
-        }
-    }
-
-    fn new_looks(&self) -> Looks {
-        let quotas = usize::try_from(quota::ENTRIES).unwrap_or_default();
-        [
-            self.usage.owners().len(),
-            self.usage.backends().len(),
-            quotas,
-        ]
-        .map(Look::new)
-    }
-
-    fn go_on_recounting(&mut self) {
-        let later = Recount::At(Instant::now() + RECOUNT);
-        self.recount = match mem::replace(&mut self.recount, later) {
-            Recount::At(when) => Recount::At(when),
-            Recount::First(first) => {
-                // A flow that was seen live may not have been added yet.
-                grace::wait();
-                let counts = [self.usage.owners(), self.usage.backends()];
-                let [usage, backends] =
-                    counts.map(|of| (0..).map_while(|index| of.get(index)).collect());
-                let quotas = (0..quota::ENTRIES).map(|index| self.usage.quotas().get(index).live);
-                let between = [usage, backends, quotas.collect()];
-                Recount::Second(first, between, self.new_looks())
-            }
-            Recount::Second(first, between, second) => {
-                let [usage, backends, quotas] =
-                    [0, 1, 2].map(|of| corrections(&first[of], &between[of], &second[of]));
-                for (index, amount) in &usage {
-                    self.usage.owners().add(*index, *amount);
-                    tracing::info!(
-                        index,
-                        amount,
-                        "the count of live flows was wrong, and is corrected"
-                    );
-                }
-                for (id, amount) in &backends {
-                    self.usage.backends().add(*id, *amount);
-                    tracing::info!(
-                        id,
-                        amount,
-                        "the count of live flows of a backend was wrong, and is corrected"
-                    );
-                }
-                for (index, amount) in &quotas {
-                    self.usage.quotas().add(*index, *amount);
-                    tracing::info!(
-                        index,
-                        amount,
-                        "the count of live flows of a quota was wrong, and is corrected"
-                    );
-                }
-                let wrong = usage.len() + backends.len() + quotas.len();
-                self.counts
-                    .corrections
-                    .add(u64::try_from(wrong).unwrap_or_default());
-                Recount::At(Instant::now() + RECOUNT)
-            }
-        };
     }
 
     /// Rests until the next pass; meanwhile resets go out.

@@ -32,7 +32,7 @@ use crate::{
 /// Where the TCP header is.
 const TCP_AT: u32 = (size_of::<Ethernet>() + size_of::<Ipv4>()) as u32;
 
-/// The first segment behind a cookie, to this [`CookieService`] from the network `id`; `clock` is that of the tuple. How it ended,
+/// The first segment behind a cookie, to this [`CookieService`] from the network `id`; `clock` is that of the number. How it ended,
 /// as [`Outcome`], which may be [`Outcome::TO_BIND`] or [`Outcome::LATER`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -59,6 +59,10 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     let is_open = rewrite::complete(ctx, &network)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
     match times {
+        // One in 4,096 later segments passes for a first one.
+        Some(times) if !syn_cookie::is_of_number(clock, times.echo, now) => {
+            return Ok(Outcome::LATER);
+        }
         // Where a cookie is no more than another way to open a flow, a guess gains no more than a SYN.
         _ if vip.is_plain() => {}
         Some(times) if !syn_cookie::is_echo(clock, times.echo, now) => {
@@ -86,7 +90,7 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
     let is_of_tuple = head.key == *key && head.number == number;
-    // One in 4,096 later segments passes for a first one.
+    // As above, without timestamps.
     if is_of_tuple && isn.wrapping_sub(head.isn).wrapping_sub(1) < MAX_HELLO_BYTES {
         slot.leave();
         return Ok(Outcome::LATER);

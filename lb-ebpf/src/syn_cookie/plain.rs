@@ -9,7 +9,7 @@ use lb_common::{
         hello::{HELLO_HAS_TIMES, HelloHead},
         splice::Binding,
     },
-    syn_cookie::{CookieStanding, offer::SynOffer},
+    syn_cookie::{self, CookieStanding, offer::SynOffer},
     verdict::{DropReason, Verdict},
     wire::{
         Ipv4Frame, L4,
@@ -74,7 +74,7 @@ fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, Dro
     let is_later = match standing {
         CookieStanding::Right { clock } => {
             let kept = match frame.payload {
-                0 => lb_ack(ctx, network, vip.raw()),
+                0 => lb_ack(ctx, network, vip.raw(), clock),
                 _ => lb_hello(ctx, network, vip.raw(), clock),
             };
             if kept != Outcome::LATER.raw() {
@@ -95,19 +95,24 @@ fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, Dro
     Err(DropReason::NoFlow)
 }
 
-/// The ACK of a client that has returned a cookie, to this [`CookieService`] from the network `id`. It is kept, as a segment of no bytes,
-/// unless data are: how that ended, as [`Outcome`], which is [`Outcome::TO_BIND`] of one that is. A subprogram.
+/// The ACK of a client that has returned a cookie, to this [`CookieService`] from the network `id`; `clock` is that of the number. It is
+/// kept, as a segment of no bytes, unless data are: how that ended, as [`Outcome`], which is [`Outcome::TO_BIND`] of one that is, and may
+/// be [`Outcome::LATER`]. A subprogram.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(super) extern "C" fn lb_ack(ctx: *mut xdp_md, id: u32, vip: u32) -> u32 {
+pub(super) extern "C" fn lb_ack(ctx: *mut xdp_md, id: u32, vip: u32, clock: u32) -> u32 {
     let vip = CookieService::from_raw(vip);
-    Outcome::of_step(ack(&XdpContext::new(ctx), id as u16, vip)).raw()
+    Outcome::of_step(ack(&XdpContext::new(ctx), id as u16, vip, clock)).raw()
 }
 
 #[inline(always)]
-fn ack(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, DropReason> {
+fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outcome, DropReason> {
+    let now = now();
     let network = NetworkRef::of(id)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
+    if times.is_some_and(|times| !syn_cookie::is_of_number(clock, times.echo, now)) {
+        return Ok(Outcome::LATER);
+    }
     let xdp = Xdp::new(ctx);
     let (ethernet, ip) = xdp.ipv4().ok_or(DropReason::Malformed)?;
     let frame = parse_ipv4(&xdp, ethernet, ip)?;
@@ -128,7 +133,7 @@ fn ack(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, DropRea
             window,
             announced: vip_offer::of(vip.service()).announced(network.mss),
             mac,
-            ..HelloHead::ack(*key, isn, number, time, now())
+            ..HelloHead::ack(*key, isn, number, time, now)
         };
         *slot.echo() = times.map_or(0, |times| times.echo);
     }

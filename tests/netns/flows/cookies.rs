@@ -267,4 +267,4 @@ fn is_reset(topology: &Topology, limit: Duration) -> Result<()> {
 }
 
 /// Without anything lost, on a machine that is busy.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(3);

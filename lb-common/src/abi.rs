@@ -37,4 +37,6 @@
 ///   network; DOORS, one look-up for network and address.
 ///   Later, without a number of its own: flows that the data plane binds, whose numbers stand in BINDINGS, and the maps SERVER_NAMES
 ///   and CLONES for them. An older data plane resets such flows; an older `lb` beside a new data plane shows no numbers of them.
+///   Before any release, longer records of COOKIES and HELLO_SLOTS, five more numbers in front of the places of a ring, and two more bits
+///   for the flags of a service, so fewer for the time that its clients keep their backends.
 pub const ABI_VERSION: u32 = 7;

@@ -75,7 +75,8 @@ pub const SYNS: Rate = Rate::new(64, 16_384);
 /// Segments to sockets of the cell from ends that it has not spoken to: as many. A new connection has a few until
 /// the cell's first one; of those that were silent for long, and after an upgrade of all, each has the first here.
 pub const STRANGERS: Rate = SYNS;
-/// Data behind a wrong number, which no socket of the cell has: a cookie that was guessed. Beyond about a thousand a second
+/// Data behind a wrong number, which no socket of the cell has, and any segment with one to a service without names: a cookie that was
+/// guessed. Beyond about a thousand a second
 /// a number alone opens nothing any more: of 2^24 of them one is right.
 pub const GUESSES: Rate = Rate::new(1, 1000);
 /// ICMP errors about segments of the cell. One is enough, and TCP does without it.

@@ -1,20 +1,14 @@
 //! Services with a pool whose SYNs are answered by cookies: the ACK behind one opens the flow.
 
-use std::{
-    net::{Ipv4Addr, SocketAddrV4},
-    time::SystemTime,
-};
+use std::time::SystemTime;
 
 use lb_common::{
-    addr::Be16,
     conntrack::{FlowState, State},
     maps::{
         counts::{BOUND, CONNECTS, FAILED, FLOWS, service},
-        flow::FlowKey,
         service::SERVICE_COOKIES,
         usage,
     },
-    syn_cookie::{CookieStanding, judge},
 };
 use lb_tests::{
     frames::{
@@ -31,12 +25,12 @@ use lb_user::{
 use super::{
     bind::{AGREED, BACKEND, CLOCK, NUMBER, TIME, from_backend, opened, receive, syn_ack},
     bind_again::free_ids,
-    cookies::{Answer, ISN, OPTIONS, keys, keys_alone, start_with},
+    cookies::{Answer, ISN, OPTIONS, keys_alone, start_with},
     counts::table,
     given::{API, CLIENT_A, KAS_MAC, assert_refused, passed_on, request},
 };
 
-const CONFIG: &str = r#"
+pub(super) const CONFIG: &str = r#"
 version: 1
 networks:
   mgmt:     { role: mgmt,   interface: eth1, prefixes: [10.32.96.0/20], snat: [10.32.96.50] }
@@ -74,7 +68,7 @@ fn connected(lb: &mut DataPlane) -> (Answer, Vec<u8>, String) {
     (answer, syn, port)
 }
 
-fn kept(lb: &mut DataPlane, frame: &[u8]) {
+pub(super) fn kept(lb: &mut DataPlane, frame: &[u8]) {
     let kept = receive(lb, Port::Tenant, frame);
     assert_eq!(
         (kept.action, &kept.counted[..]),
@@ -83,7 +77,7 @@ fn kept(lb: &mut DataPlane, frame: &[u8]) {
 }
 
 /// A segment that the backend is sent in the place of its SYN-ACK.
-fn met(lb: &mut DataPlane, port: &str) -> Vec<u8> {
+pub(super) fn met(lb: &mut DataPlane, port: &str) -> Vec<u8> {
     let met = receive(lb, Port::Mgmt, &syn_ack(port).bytes());
     assert_eq!(
         (met.action, &met.counted[..]),
@@ -225,56 +219,6 @@ fn data_open_a_flow() {
     let (_, port) = opened(&mut lb, &answer.segment(0, ACK_ONLY).payload(b"GET /"));
     assert_eq!(met(&mut lb, &port)[66..], *b"GET /");
     assert_eq!(numbers(&lb), [1, 0, 1, 0]);
-}
-
-/// One in 4,096 later segments has a number that is right for a first one: it opens nothing, as its clock would be another one.
-#[privileged_test]
-fn a_later_segment_that_passes_for_the_first_opens_nothing() {
-    let mut lb = start_with(CONFIG);
-    let ids = free_ids(&lb);
-    let answer = Answer::to(&mut lb, &OPTIONS);
-    let tuple = FlowKey {
-        client: Ipv4Addr::new(192, 168, 203, 50).into(),
-        vip: Ipv4Addr::new(192, 168, 203, 110).into(),
-        client_port: Be16::new(port_of(CLIENT_A)),
-        vip_port: Be16::new(port_of(API)),
-        network: lb
-            .ids
-            .get(Kind::Network, "tenant-a")
-            .expect("a network")
-            .try_into()
-            .expect("a short id"),
-        protocol: 6,
-    };
-    let is_right = |offset: &u32| {
-        let standing = judge(
-            &keys(8),
-            tuple.packed(),
-            ISN.wrapping_add(*offset),
-            answer.number,
-        );
-        matches!(standing, CookieStanding::Right { .. })
-    };
-    assert!(is_right(&0));
-    let offsets = (1..).filter(is_right).take(2);
-    for offset in offsets {
-        for data in [&b""[..], b"second"] {
-            let later = answer.segment(offset, ACK_ONLY).payload(data);
-            let later = receive(&mut lb, Port::Tenant, &later.bytes());
-            assert_eq!(
-                (later.action, &later.counted[..]),
-                (Action::Drop, &["hello_unordered"][..])
-            );
-        }
-    }
-    assert_eq!(free_ids(&lb), ids);
-    let (_, port) = opened(&mut lb, &answer.segment(0, ACK_ONLY).payload(b"first"));
-    assert_eq!(met(&mut lb, &port)[66..], *b"first");
-}
-
-fn port_of(end: &str) -> u16 {
-    let end: SocketAddrV4 = end.parse().expect("an end");
-    end.port()
 }
 
 /// Without a right cookie nothing is opened; and an end comes again.

@@ -139,7 +139,8 @@ impl Answer {
         Self::from(&format!("192.168.203.50:{port}"), lb, &OPTIONS)
     }
 
-    fn from(client: &str, lb: &mut DataPlane, options: &[u8]) -> Self {
+    /// The same from another client.
+    pub(super) fn from(client: &str, lb: &mut DataPlane, options: &[u8]) -> Self {
         let syn = request(client, API, SYN_ONLY).numbers(ISN, 0);
         let Outcome {
             action,

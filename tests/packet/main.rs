@@ -24,6 +24,7 @@ mod bind_ends;
 mod bind_header;
 mod bind_options;
 mod bind_plain;
+mod bind_plain_guess;
 mod bind_slot;
 mod bind_two;
 mod blind;

@@ -129,6 +129,13 @@ impl HelloHead {
         }
     }
 
+    /// Whether a segment of this tuple, which acknowledges this number and stands behind `isn`, is a later one of the same connection.
+    #[inline(always)]
+    pub fn is_ahead_of(&self, key: &FlowKey, number: u32, isn: u32) -> bool {
+        let behind = isn.wrapping_sub(self.isn).wrapping_sub(1);
+        behind < MAX_HELLO_BYTES && self.number == number && self.key == *key
+    }
+
     /// A part of it.
     #[inline(always)]
     pub const fn segment(&self, part: HelloPart) -> StoredSegment {

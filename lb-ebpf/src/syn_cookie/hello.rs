@@ -10,7 +10,7 @@ use lb_common::{
         },
     },
     rate::{GUESSES, SYNS},
-    splice,
+    splice::{self, SegmentTimes},
     syn_cookie::{self, offer::SynOffer, payload},
     verdict::{DropReason, Verdict},
     wire::{
@@ -58,21 +58,8 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     let network = NetworkRef::of(id)?;
     let is_open = rewrite::complete(ctx, &network)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
-    match times {
-        // One in 4,096 later segments passes for a first one.
-        Some(times) if !syn_cookie::is_of_number(clock, times.echo, now) => {
-            return Ok(Outcome::LATER);
-        }
-        // Where a cookie is no more than another way to open a flow, a guess gains no more than a SYN.
-        _ if vip.is_plain() => {}
-        Some(times) if !syn_cookie::is_echo(clock, times.echo, now) => {
-            return Err(DropReason::NoFlow);
-        }
-        // Without an echo a number could be guessed.
-        None if enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) => {
-            return Err(DropReason::CellRate);
-        }
-        _ => {}
+    if is_later(times, id, clock, now)? {
+        return Ok(Outcome::LATER);
     }
     let sum = lb_payload_sum(ctx.ctx);
     let xdp = Xdp::new(ctx);
@@ -89,13 +76,16 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     let window = tcp.window.get().get();
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
-    let is_of_tuple = head.key == *key && head.number == number;
     // As above, without timestamps.
-    if is_of_tuple && isn.wrapping_sub(head.isn).wrapping_sub(1) < MAX_HELLO_BYTES {
+    if head.is_ahead_of(key, number, isn) {
         slot.leave();
         return Ok(Outcome::LATER);
     }
-    let is_same = is_of_tuple && head.isn == isn;
+    if vip.is_plain() && !may_write(id, head, key) {
+        slot.leave();
+        return Err(DropReason::CellRate);
+    }
+    let is_same = head.key == *key && head.number == number && head.isn == isn;
     let is_repeated = is_same && head.flags & HELLO_IN_PART != 0;
     // The client repeats the first segment alone, until it is acknowledged.
     let has_rest =
@@ -142,6 +132,32 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     });
     slot.leave();
     end
+}
+
+/// Whether a segment whose number is right for a first one is a later one all the same, of which one in 4,096 passes for that; or it
+/// is a guess.
+#[inline(always)]
+pub(super) fn is_later(
+    times: Option<SegmentTimes>,
+    id: u16,
+    clock: u32,
+    now: u32,
+) -> Result<bool, DropReason> {
+    match times {
+        Some(times) if !syn_cookie::is_of_number(clock, times.echo, now) => Ok(true),
+        Some(times) if !syn_cookie::is_echo(clock, times.echo, now) => Err(DropReason::NoFlow),
+        // Without an echo a number could be guessed.
+        None if enter::take(id, |rates, now| rates.guesses.is_low(now, GUESSES)) => {
+            Err(DropReason::CellRate)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Whether a segment of this tuple may take the slot of another one: the slots are those of all networks.
+#[inline(always)]
+pub(super) fn may_write(id: u16, head: &HelloHead, key: &FlowKey) -> bool {
+    head.key == *key || enter::take(id, |rates, now| rates.syns.take(now, SYNS))
 }
 
 /// A hello that has come.

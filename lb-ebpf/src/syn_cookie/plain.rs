@@ -9,7 +9,8 @@ use lb_common::{
         hello::{HELLO_HAS_TIMES, HelloHead},
         splice::Binding,
     },
-    syn_cookie::{self, CookieStanding, offer::SynOffer},
+    rate::GUESSES,
+    syn_cookie::{CookieStanding, offer::SynOffer},
     verdict::{DropReason, Verdict},
     wire::{
         Ipv4Frame, L4,
@@ -22,12 +23,13 @@ use super::{
     bind::{forget, lb_begun, lb_syn},
     client_reset::{self, lb_client_reset},
     cookie::{self, SynNumbers},
-    hello::{lb_hello, lb_later_piece, lb_times},
+    hello::{is_later, lb_hello, lb_later_piece, lb_times, may_write},
     slot::ClaimedSlot,
     syn::lb_answer,
     vip_offer,
 };
 use crate::{
+    cell::enter,
     counts,
     flow::{
         entry::{Entry, now},
@@ -71,7 +73,7 @@ fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, Dro
         ACK => cookie::judge(tcp, key),
         _ => CookieStanding::Wrong,
     };
-    let is_later = match standing {
+    let comes_later = match standing {
         CookieStanding::Right { clock } => {
             let kept = match frame.payload {
                 0 => lb_ack(ctx, network, vip.raw(), clock),
@@ -85,11 +87,14 @@ fn receive(ctx: &XdpContext, id: u16, vip: CookieService) -> Result<Outcome, Dro
         CookieStanding::Later => true,
         CookieStanding::Wrong => false,
     };
-    if is_later {
+    if comes_later {
         return Ok(Outcome::from_raw(lb_later_piece(ctx, network, vip.raw())));
     }
     if flags & RST != 0 && client_reset::is_awaited(key) {
         return Ok(Outcome::from_raw(lb_client_reset(ctx, network)));
+    }
+    if flags & (ACK | RST) == ACK {
+        enter::take(id, |rates, now| rates.guesses.take(now, GUESSES));
     }
     counts::lb_note_refused(vip.service(), DropReason::NoFlow as u32);
     Err(DropReason::NoFlow)
@@ -110,7 +115,7 @@ fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outc
     let now = now();
     let network = NetworkRef::of(id)?;
     let times = TimesBits::from_raw(lb_times(ctx.ctx)).times();
-    if times.is_some_and(|times| !syn_cookie::is_of_number(clock, times.echo, now)) {
+    if is_later(times, id, clock, now)? {
         return Ok(Outcome::LATER);
     }
     let xdp = Xdp::new(ctx);
@@ -127,6 +132,14 @@ fn ack(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Outc
     let window = tcp.window.get().get();
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
+    if head.is_ahead_of(key, number, isn) {
+        slot.leave();
+        return Ok(Outcome::LATER);
+    }
+    if !may_write(id, head, key) {
+        slot.leave();
+        return Err(DropReason::CellRate);
+    }
     let is_same = head.key == *key && head.number == number && head.isn == isn;
     if !is_same || head.bytes() == 0 {
         *head = HelloHead {

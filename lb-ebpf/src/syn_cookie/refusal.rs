@@ -60,7 +60,7 @@ impl ClientReset {
         entry: &Entry,
         word: FlowState,
     ) -> Result<Verdict, DropReason> {
-        if !half_open::end(entry, word, word.close()) {
+        if !half_open::end(entry, word, word.end()) {
             return Err(DropReason::FlowRace);
         }
         index::remove_closed(&self.key);

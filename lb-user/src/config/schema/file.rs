@@ -66,8 +66,9 @@ section! {
         /// cannot foresee their backends. Another one changes the choice for new flows of all pools, and ends none.
         optional[only(main)] seed: Seed => "none",
         /// A file with the secret that the SYN cookies of a group of balancers are made with: at least 16 random bytes. Balancers
-        /// with the same one, and with clocks that agree within a second, take each other's cookies, so a client that is
-        /// connecting goes on where another one takes its VIP over. It is read at a start.
+        /// with the same one, and with clocks that agree within a second, take each other's cookies (but for the second in each 64
+        /// in which one has the next key and the other has not), so a client that is connecting goes on where another one takes its
+        /// VIP over. It is read at a start.
         optional[only(main)] syn_cookie_key: File => "one of its own, which its first start makes in the state folder",
         /// Whether a changed file is applied without `lb reload`, once it has been left alone for a second.
         optional[only(main)] watch: Flag = "false",

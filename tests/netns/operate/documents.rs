@@ -177,6 +177,9 @@ impl<'s> Lab<'s> {
     }
 }
 
+/// In a configuration with `admin.http`.
+const HTTP: &str = "admin:\n  http:";
+
 /// `lb run` of a page; on drop it ends, and so does its data plane.
 struct Running {
     process: Process,
@@ -204,6 +207,11 @@ impl Running {
             is_down: false,
         };
         running.process.wait_for_stdout("ready", START)?;
+        let configuration = fs::read_to_string(folder.join("lb.yaml"));
+        if configuration.is_ok_and(|it| it.contains(HTTP)) {
+            // Opened beside a start that does not wait for it; a reader is not that fast.
+            running.process.wait_for_stderr("the page is at", START)?;
+        }
         Ok(running)
     }
 

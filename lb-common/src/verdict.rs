@@ -192,7 +192,7 @@ drop_reasons! {
         "`lb status` shows how many ports are used: add SNAT addresses, or shorten idle times.";
     FlowTableFull = 9, "flow_table_full", "The request index has no room for a new flow.",
         "Both lines of the tuple are full, as of one flow in 10^8: nothing about one. Of many: report it.";
-    FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet.",
+    FlowRace = 10, "flow_race", "Another CPU took the flow entry at the same moment; the peer repeats the packet, but for an ACK.",
         "Nothing.";
     TtlExpired = 11, "ttl_expired", "The time to live was used up.",
         "Nothing about a traceroute. Else there is a routing loop in front of `lb`: find it by the packet in `lb drops`.";
@@ -246,8 +246,8 @@ drop_reasons! {
         "Nothing.";
     GroupSource = 36, "group_source", "A frame whose source MAC no interface can have: a group address, or zeros.",
         "Find the port of the switch that it comes from: a forged frame, or a loop.";
-    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate of frames that answer nothing of the cell's.",
-        "A flood to a shared VIP, or to the ports of checks: `lb drops` has a packet of it.";
+    CellRate = 37, "cell_rate", "For the network's cell, beyond the rate of frames that answer nothing of the cell's; or first bytes behind SYN cookies, beyond theirs, or while numbers are guessed.",
+        "A flood to a VIP, or to the ports of checks: `lb drops` has a packet of it.";
     NeighbourForged = 38, "neighbour_forged", "ARP or neighbour discovery whose sender cannot be on the network, or that has two different MAC addresses for it.",
         "A host claims the address of another: find it by the MAC in `lb drops`.";
     MtuImplausible = 39, "mtu_implausible", "An ICMP error \"too big\" about a packet that fits the MTU in it, or 1280 bytes.",
@@ -258,7 +258,7 @@ drop_reasons! {
         "More backends, or a higher `max_connections` of the pool. Clients that keep idle connections open have a share in it: `lb flows --pool POOL`.";
     HelloUnordered = 42, "hello_unordered", "A later segment behind a SYN cookie, whose first one has not come or was not kept; TCP retransmits both.",
         "Nothing, if there are few.";
-    HellosFull = 43, "hellos_full", "A ClientHello that the process could not be given, because it is behind; TCP retransmits it.",
+    HellosFull = 43, "hellos_full", "First bytes behind a SYN cookie that the process could not be given, because it is behind, or whose place another CPU had; TCP retransmits them.",
         "If there are many, more CPUs, or fewer clients: the process is overloaded.";
     NoProcess = 44, "no_process", "A ClientHello to a shared VIP while no process takes any.",
         "Start the control plane: `lb run`, or `systemctl start lb`.";

@@ -286,7 +286,7 @@ pub const MAPS: [MapDeclaration; 53] = [
         .used(XDP, USER),
     array::<CookieKeys>("COOKIES", Fixed(1 + COOKIE_KEYS))
         .mapped()
-        .holds("0", "epoch and keys of SYN cookies; when a process has said last that it takes hellos, and what time it was")
+        .holds("0", "epoch and keys of SYN cookies, and where their clocks begin; when a process has said last that it takes hellos, and what time it was")
         .used(USER, XDP),
     array::<u64>("VIP_OFFERS", Limited("1 + `services`"))
         .mapped()

@@ -76,7 +76,7 @@ fn hello(ctx: &XdpContext, id: u16, vip: CookieService, clock: u32) -> Result<Ou
     let window = tcp.window.get().get();
     let mut slot = ClaimedSlot::claim(key)?;
     let head = slot.head();
-    // As above, without timestamps.
+    // Without timestamps what is kept says that it is a later one.
     if head.is_ahead_of(key, number, isn) {
         slot.leave();
         return Ok(Outcome::LATER);

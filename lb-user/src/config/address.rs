@@ -23,6 +23,9 @@ const ANY_LENGTHS: [RangeInclusive<u8>; 2] = [0..=32, 0..=128];
 /// The length of the prefix that all IPv4-mapped addresses are in (RFC 4291 section 2.5.5.2).
 const MAPPED_LENGTH: u8 = 96;
 
+/// The first port that needs no privilege.
+const FIRST_OPEN_PORT: u16 = 1024;
+
 /// The family of an address, for messages.
 pub(super) const fn family(address: IpAddr) -> &'static str {
     match address {
@@ -145,6 +148,27 @@ pub(super) fn endpoint_of_host(text: &str) -> Result<SocketAddr, String> {
             quote(text)
         )
     })
+}
+
+/// `ADDRESS:PORT` at which another box reaches one, such as `10.99.0.1:7433`.
+pub(super) fn endpoint_of_box(text: &str) -> Result<SocketAddr, String> {
+    let endpoint = text.parse::<SocketAddr>().ok();
+    let usable = endpoint
+        .filter(|endpoint| !endpoint.ip().is_multicast() && !endpoint.ip().is_unspecified());
+    let usable = usable.ok_or_else(|| {
+        format!(
+            "{} is not an address and port of a box; expected one such as 10.99.0.1:7433 or [fd00:99::1]:7433",
+            quote(text)
+        )
+    })?;
+    if usable.port() < FIRST_OPEN_PORT {
+        return Err(format!(
+            "found port {}, expected {FIRST_OPEN_PORT} to {}: lb gives up the privilege for lower ones",
+            usable.port(),
+            u16::MAX
+        ));
+    }
+    Ok(usable)
 }
 
 /// `ADDRESS:PORT/PROTOCOL`, such as `192.168.203.110:6443/tcp`.

@@ -208,6 +208,11 @@ fn text(value: &Value, sections: &[&'static Section]) -> String {
                 keys => format!("{{ {keys} }}"),
             }
         }
+        (Value::Object(names), []) => {
+            let names = names.iter();
+            let names = names.map(|(name, value)| format!("{name}: {}", text(value, &[])));
+            format!("{{ {} }}", names.collect::<Vec<_>>().join(", "))
+        }
         (value, _) => value.to_string(),
     }
 }

@@ -14,7 +14,7 @@ use super::{
     expand::Origins,
     health::Health,
     listen::Protocol,
-    model::{Backend, Config, Network, Pool, Service, Snat, TCP_IDLE, UDP_IDLE, any},
+    model::{Backend, Config, Ha, HaBox, Network, Pool, Service, Snat, TCP_IDLE, UDP_IDLE, any},
     quota::{Quota, quotas},
     schema::{
         RawFile,
@@ -164,9 +164,15 @@ impl Comments<'_> {
 pub(super) fn file(config: &Config) -> io::Result<Keys> {
     let mut keys = keys(config)?;
     keys.insert("version".to_owned(), 1.into());
-    keys.insert("networks".to_owned(), each(&config.networks, network)?);
+    keys.insert(
+        "networks".to_owned(),
+        each(&config.networks, |one| network(one, config.ha.as_ref()))?,
+    );
     keys.insert("pools".to_owned(), each(&config.pools, pool)?);
     keys.insert("services".to_owned(), each(&config.services, service)?);
+    if let Some(two) = &config.ha {
+        keys.insert("ha".to_owned(), ha(two)?.into());
+    }
     if let Some(defaults) = &config.cluster_defaults {
         keys.insert("defaults".to_owned(), json!({ "cluster": defaults }));
     }
@@ -200,7 +206,16 @@ fn keys(data: impl Serialize) -> io::Result<Keys> {
     }
 }
 
-fn network(network: &Network) -> io::Result<Keys> {
+/// Boxes are a mapping of their names.
+fn ha(ha: &Ha) -> io::Result<Keys> {
+    let mut keys = keys(ha)?;
+    let boxes = ha.boxes.iter();
+    let boxes = boxes.map(|one| (one.name.clone(), json!({ "sync": one.sync })));
+    keys.insert("boxes".to_owned(), Value::Object(boxes.collect()));
+    Ok(keys)
+}
+
+fn network(network: &Network, ha: Option<&Ha>) -> io::Result<Keys> {
     let mut keys = keys(network)?;
     if network.host {
         keys.insert("address".to_owned(), "host".into());
@@ -208,18 +223,22 @@ fn network(network: &Network) -> io::Result<Keys> {
     if network.sources == any() {
         keys.insert("sources".to_owned(), "any".into());
     }
-    let snat = network.snat.iter().map(
-        |Snat {
-             address,
-             first_port,
-             ports,
-         }| {
-            let ports = format!("{first_port}-{}", first_port + (ports - 1));
-            json!({ "address": address, "ports": ports })
-        },
-    );
-    keys.insert("snat".to_owned(), snat.collect());
+    let [own, peer] = [ha.and_then(Ha::own), ha.and_then(Ha::peer)];
+    let own = network.snat.iter().map(|one| snat(one, own));
+    let of_peer = network.peer_snat.iter().map(|one| snat(one, peer));
+    keys.insert("snat".to_owned(), own.chain(of_peer).collect());
     Ok(keys)
+}
+
+fn snat(snat: &Snat, of: Option<&HaBox>) -> Value {
+    let Snat {
+        address,
+        first_port,
+        ports,
+    } = snat;
+    let ports = format!("{first_port}-{}", first_port + (ports - 1));
+    let name = of.map(|one| &one.name);
+    json!({ "address": address, "ports": ports, "box": name })
 }
 
 fn pool(pool: &Pool) -> io::Result<Keys> {

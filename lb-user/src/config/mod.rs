@@ -43,6 +43,7 @@ mod validate;
 mod words;
 mod yaml;
 
+pub mod box_files;
 mod did_you_mean;
 mod difference;
 pub mod server_names;
@@ -68,9 +69,9 @@ pub use self::{
     kept::Kept,
     listen::{Listen, Protocol},
     model::{
-        Admin, AdminHttp, Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Limits, Network, OnStop,
-        Pool, ProxyProtocol, Role, Route, Rule, SecondSegment, Service, Snat, TCP_IDLE, Timeouts,
-        UDP_IDLE,
+        Admin, AdminHttp, Backend, BelowMinUp, Config, DRAIN_TIMEOUT, Ha, HaBox, Limits, Network,
+        OnStop, Pool, ProxyProtocol, Role, Route, Rule, SecondSegment, Service, Snat, TCP_IDLE,
+        Timeouts, UDP_IDLE,
     },
     names::is_backend_name,
     problem::{Problem, Problems, Warning},

@@ -58,6 +58,9 @@ pub struct Config {
     /// How operators and monitoring reach the control plane.
     #[serde(default, skip_serializing_if = "Admin::is_default")]
     pub admin: Admin,
+    /// The boxes that have one service together; none: this one is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ha: Option<Ha>,
     /// The file that requests of services with `http` are written to; none: they are not. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http_log: Option<PathBuf>,
@@ -114,11 +117,53 @@ impl Config {
         })
     }
 
-    /// The SNAT addresses of all networks.
+    /// The SNAT addresses of all networks and boxes.
     #[must_use]
     pub fn snat_addresses(&self) -> usize {
-        self.networks.iter().map(|network| network.snat.len()).sum()
+        let of = |network: &Network| network.snat.len() + network.peer_snat.len();
+        self.networks.iter().map(of).sum()
     }
+}
+
+/// The boxes that have one service together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ha {
+    /// The name of this box, which is one of `boxes`.
+    #[serde(rename = "box")]
+    pub box_name: String,
+    /// Two, unique in name and address, in the order of the file.
+    pub boxes: Vec<HaBox>,
+    /// The address that the active box has; no VIP and no SNAT address.
+    pub marker: IpAddr,
+    /// The file with the CAs of the boxes' certificates. Absolute.
+    pub ca: PathBuf,
+    /// The file with this box's certificate. Absolute.
+    pub certificate: PathBuf,
+    /// The file with its key. Absolute.
+    pub key: PathBuf,
+}
+
+impl Ha {
+    /// This box.
+    #[must_use]
+    pub fn own(&self) -> Option<&HaBox> {
+        self.boxes.iter().find(|one| one.name == self.box_name)
+    }
+
+    /// The other box.
+    #[must_use]
+    pub fn peer(&self) -> Option<&HaBox> {
+        self.boxes.iter().find(|one| one.name != self.box_name)
+    }
+}
+
+/// A box of several with one service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HaBox {
+    /// Lower-case letters, digits and `-`; at most 63 characters.
+    pub name: String,
+    /// Where the other box reaches it; the port is 1024 or more.
+    pub sync: SocketAddr,
 }
 
 /// Metrics by HTTP.
@@ -168,8 +213,11 @@ pub struct Network {
     pub sources: Vec<IpNet>,
     /// The addresses that backends may have.
     pub backends: Vec<IpNet>,
-    /// Where flows to this network's backends come from; at most 16, may be empty.
+    /// Where flows to this network's backends come from, of this box; at most 16, may be empty.
     pub snat: Vec<Snat>,
+    /// Those of other boxes, whose flows this one carries where it takes over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_snat: Vec<Snat>,
     /// Whether clients that send to a port of a VIP without a service are answered, instead of silence.
     pub reject: bool,
     /// The most flows of its clients at a time, at least 1; none: of the SNAT ports that other networks use
@@ -451,7 +499,7 @@ pub struct Rule {
 /// and a data plane has [room](Self::room) for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// SNAT addresses of all networks, 1 to 128; default 8. Each takes 7 MB and holds
+    /// SNAT addresses of all networks and boxes, 1 to 128; default 8. Each takes 7 MB and holds
     /// [`FLOWS_PER_ADDRESS`](lb_common::maps::snat::FLOWS_PER_ADDRESS) flows.
     pub snat_addresses: u16,
     /// `listen` entries of all services, 1 to 65535; default 16,384.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use lb_common::maps::registry::NAME_BYTES;
+use nix::unistd::gethostname;
 
 use super::{
     did_you_mean::closest,
@@ -149,6 +150,11 @@ fn check_letters(
         );
         findings.add(place, words);
     }
+}
+
+/// The name of the host that this process is on.
+pub(super) fn host_name() -> Option<String> {
+    gethostname().ok()?.into_string().ok()
 }
 
 /// A DNS name in lower case (RFC 1123 section 2.1), without a dot at the end.

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    net::Ipv4Addr,
 };
 
 use anyhow::{Result, ensure};
@@ -21,7 +22,7 @@ pub(super) fn check_networks(running: &Config, wanted: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The networks that come, go or move from one configuration to the other, in words, and the secret that changes.
+/// The networks that come, go or move from one configuration to the other, in words, and the secret and boxes that change.
 pub(crate) fn moved_networks(running: &Config, wanted: &Config) -> Vec<String> {
     let before: BTreeMap<_, _> = running.networks.iter().map(network_place).collect();
     let after: BTreeMap<_, _> = wanted.networks.iter().map(network_place).collect();
@@ -37,7 +38,18 @@ pub(crate) fn moved_networks(running: &Config, wanted: &Config) -> Vec<String> {
     });
     let key = (running.syn_cookie_key != wanted.syn_cookie_key)
         .then(|| "syn_cookie_key is another file".to_owned());
-    moves.chain(key).collect()
+    let ha = (session_of(running) != session_of(wanted))
+        .then(|| "ha has another box, other boxes or other files".to_owned());
+    moves.chain(key).chain(ha).collect()
+}
+
+/// What the session between two boxes is made with: all of `ha` but the marker.
+fn session_of(config: &Config) -> Option<config::Ha> {
+    let ha = config.ha.clone()?;
+    Some(config::Ha {
+        marker: Ipv4Addr::UNSPECIFIED.into(),
+        ..ha
+    })
 }
 
 /// A network's name, and where it is attached.
@@ -126,6 +138,32 @@ services:
         assert!(check_ports(&high, &plain).is_ok());
         let told = with(443, "pool: p", "proxy_protocol: v2,");
         assert!(check_ports(&plain, &told).is_err());
+    }
+
+    #[test]
+    fn another_box_needs_a_new_process_and_another_marker_none() {
+        let config = |name: &str, marker: &str| {
+            let text = format!(
+                "version: 1
+networks:
+  mgmt: {{ role: mgmt, interface: eth1, prefixes: [10.0.0.0/24] }}
+syn_cookie_key: /etc/lb/syn-cookie.key
+ha:
+  box: {name}
+  boxes: {{ a: {{ sync: \"10.99.0.1:7433\" }}, b: {{ sync: \"10.99.0.2:7433\" }} }}
+  marker: {marker}
+  ca: /ca.pem
+  certificate: /box.pem
+  key: /box.key
+"
+            );
+            config::parse("lb.yaml", &text).unwrap()
+        };
+        let running = config("a", "10.0.0.9");
+        assert!(check_networks(&running, &config("a", "10.0.0.8")).is_ok());
+        let refused = check_networks(&running, &config("b", "10.0.0.9")).unwrap_err();
+        let words = "ha has another box, other boxes or other files: that needs a new process";
+        assert!(refused.to_string().starts_with(words), "{refused}");
     }
 
     #[test]

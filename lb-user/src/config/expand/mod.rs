@@ -22,8 +22,8 @@ use super::{
     place::{At, Location, quote},
     problem::Findings,
     schema::{
-        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawKubernetes, RawLimits, RawLog,
-        RawNetwork, RawPool, RawService, RawTimeouts, declare::Declared as _,
+        LiteralPool, Member, RawAdmin, RawBackend, RawFile, RawHa, RawKubernetes, RawLimits,
+        RawLog, RawNetwork, RawPool, RawService, RawTimeouts, declare::Declared as _,
     },
 };
 
@@ -43,6 +43,7 @@ pub(super) struct Expanded {
     pub(super) timeouts: RawTimeouts,
     pub(super) log: RawLog,
     pub(super) admin: RawAdmin,
+    pub(super) ha: Option<At<RawHa>>,
     pub(super) seed: Option<At<String>>,
     pub(super) syn_cookie_key: Option<At<String>>,
     pub(super) watch: Option<At<bool>>,
@@ -114,6 +115,7 @@ pub(super) fn expand(file: RawFile, findings: &mut Findings) -> Expanded {
         timeouts: file.timeouts,
         log: file.log,
         admin: file.admin,
+        ha: file.ha,
         seed: file.seed,
         syn_cookie_key: file.syn_cookie_key,
         watch: file.watch,
@@ -129,7 +131,9 @@ fn check_names(file: &RawFile, findings: &mut Findings) {
     let services = file.services.elements.iter().map(Named::name_and_place);
     let kubernetes = file.kubernetes.elements.iter().map(Named::name_and_place);
     let own = networks.chain(groups).chain(pools).chain(services);
-    for (name, place) in own.chain(kubernetes) {
+    let boxes = file.ha.iter().flat_map(|ha| &ha.value.boxes.elements);
+    let boxes = boxes.map(Named::name_and_place);
+    for (name, place) in own.chain(kubernetes).chain(boxes) {
         names::check(name, MAX_NAME, place, findings);
     }
     for named in &file.clusters.elements {

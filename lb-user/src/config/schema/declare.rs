@@ -128,6 +128,14 @@ impl Key {
     }
 }
 
+/// A key by the name of its field, which has `r#` in front where it is a word of Rust.
+pub(in crate::config) const fn key_name(field: &'static str) -> &'static str {
+    match field.as_bytes() {
+        [b'r', b'#', ..] => field.split_at(2).1,
+        _ => field,
+    }
+}
+
 /// The values of a section.
 pub(in crate::config) trait Declared: Default {
     const SECTION: &'static Section;
@@ -190,7 +198,7 @@ macro_rules! section {
                     about: concat!($($about, "\n"),*),
                     keys: &[$(
                         $crate::config::schema::declare::Key::$need::<$Kind>(
-                            stringify!($key),
+                            $crate::config::schema::declare::key_name(stringify!($key)),
                             concat!($($meaning, "\n"),*),
                         )
                         $(.$how($(&[$(stringify!($of)),+])?))?
@@ -206,7 +214,7 @@ macro_rules! section {
                 Self {
                     $($key: <$Kind as $crate::config::schema::kinds::Kind>::field(
                         keys,
-                        stringify!($key),
+                        $crate::config::schema::declare::key_name(stringify!($key)),
                         findings,
                     ),)*
                     $($($field: { let $keys = keys; $of_keys },)*)?

@@ -6,7 +6,8 @@ use super::{
     admin::RawAdmin,
     cluster::Cluster,
     declare::{Declared as _, section},
-    kinds::{Entries, File, Files, Filled, Flag, KeptPreset, Number, Preset, kinds},
+    ha::RawHa,
+    kinds::{Entries, File, Files, Filled, Flag, KeptPreset, Number, Preset, Whole, kinds},
     kubernetes::RawKubernetes,
     log::RawLog,
     mapping::{Mapping, Scope},
@@ -61,6 +62,8 @@ section! {
         optional[only(main)] log: Filled<RawLog> => "no log",
         /// How operators and monitoring reach the control plane.
         optional[only(main)] admin: Filled<RawAdmin> => "root and the own user alone",
+        /// Two boxes with one service, an active one and a standby.
+        optional[only(main)] ha: Whole<RawHa> => "one box alone",
         /// What the choice of backends goes by beside addresses, ports and names: 1 to 64 characters. With the same one,
         /// balancers with the same file choose alike (but for clients of IPv6); with one that clients do not know, they
         /// cannot foresee their backends. Another one changes the choice for new flows of all pools, and ends none.
@@ -103,7 +106,7 @@ section! {
     /// How much there may be. `snat_addresses` and `handed_over` are sizes of maps, and become larger with `lb run --migrate`; the others
     /// may change with a reload.
     struct RawLimits = "limits" {
-        /// SNAT addresses of all networks, 1 to 128; 7 MB each.
+        /// SNAT addresses of all networks and boxes, 1 to 128; 7 MB each.
         optional snat_addresses: SnatCount = "8",
         /// `listen` entries of all services, 1 to 65535.
         optional services: EntryCount = "16384",

@@ -16,6 +16,7 @@ mod cluster;
 pub(super) mod declare;
 mod example;
 mod file;
+mod ha;
 mod health_and_drain;
 pub(super) mod kinds;
 mod kubernetes;
@@ -36,6 +37,7 @@ pub(super) use self::{
     cluster::{Apps, Cluster, Component, Routes},
     example::explained,
     file::{RawFile, RawLimits, read, read_included},
+    ha::{RawBox, RawHa},
     health_and_drain::{Care, RawHealth},
     kinds::AnyOrPrefixes,
     kubernetes::{

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::{
     declare::section,
-    kinds::{Address, Clients, Flag, Flows, kinds},
+    kinds::{Address, Clients, Flag, Flows, Name, kinds},
     reader::{at, bounded, list, text, whole},
     values::{number_of, only_word, parsed, prefixes, within, word},
 };
@@ -94,6 +94,9 @@ section! {
         required address: Address,
         /// The ports that flows have, in 1024-57343.
         optional ports: Ports => "`1024-57343`",
+        /// The box whose new flows have it, of those in `ha`, without which it is not allowed. Of the networks with SNAT addresses
+        /// each box has one or more, of each family that there are some of.
+        optional r#box: Name => "required with `ha`",
     }
 }
 
@@ -207,6 +210,7 @@ fn snat(node: &Node, place: Location, findings: &mut Findings) -> Option<List<At
                 value,
             }),
             ports: None,
+            r#box: None,
         };
         Some(At { place, value })
     }))

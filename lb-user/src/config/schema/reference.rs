@@ -7,6 +7,7 @@ use super::{
     cluster::{Apps, Cluster, Component, Routes},
     declare::{Declared as _, DefaultValue, Key, Section},
     file::{Defaults, RawFile, RawLimits},
+    ha::{RawBox, RawHa},
     health_and_drain::RawHealth,
     kubernetes::{
         RawControlPlane, RawDiscover, RawDiscovered, RawHosted, RawKubernetes, RawLoadBalancer,
@@ -37,7 +38,7 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 32] = [
+pub(super) const SECTIONS: [(&str, &Section); 34] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
@@ -85,6 +86,8 @@ pub(super) const SECTIONS: [(&str, &Section); 32] = [
     ("`log.syslog`", RawSyslog::SECTION),
     ("`admin`", RawAdmin::SECTION),
     ("`admin.http`", RawAdminHttp::SECTION),
+    ("`ha`", RawHa::SECTION),
+    ("`ha.boxes.NAME`", RawBox::SECTION),
 ];
 
 /// The text of the page.

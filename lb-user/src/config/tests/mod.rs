@@ -8,6 +8,7 @@ mod cluster_presets;
 mod clusters;
 mod difference;
 mod family;
+mod ha;
 mod health;
 mod health_and_drain;
 mod hosted;

@@ -1,5 +1,5 @@
-//! FEATURES B16: nothing holds a key or a certificate, so there is no place for one. What stands in a PEM
-//! file are the authorities of a check, and nothing else.
+//! FEATURES B16: nothing holds a key or a certificate of a service, so there is no place for one. What stands in a PEM
+//! file are the authorities of a check, and what two boxes know each other by.
 
 use super::*;
 
@@ -12,6 +12,7 @@ defaults: { zzz: 0 }
 limits: { zzz: 0 }
 timeouts: { zzz: 0 }
 log: { zzz: 0 }
+ha: { zzz: 0, boxes: { lb1: { zzz: 0 } } }
 admin: { zzz: 0, http: { zzz: 0, listen: \"127.0.0.1:1\" } }
 networks:
   mgmt: { zzz: 0, role: mgmt, interface: eth1, prefixes: [10.32.96.0/20], \
@@ -63,8 +64,11 @@ fn no_key_leads_to_a_certificate_but_that_of_whom_a_check_trusts() {
         }
     }
     assert_eq!(asked, UNKNOWN_EVERYWHERE.matches("zzz").count());
-    // A check by TLS, and its authorities.
+    // Of the session between two boxes; a check by TLS, and its authorities.
     let checks = [
+        "ha.ca",
+        "ha.certificate",
+        "ha.key",
         "pools.a.health.tls",
         "pools.b.health.tls.ca",
         "pools.d.health.https.ca",

@@ -9,7 +9,10 @@ use std::{
 use ipnet::IpNet;
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FLOWS_PER_ADDRESS};
 
-use super::prefixes::{any_prefixes, check_disjoint};
+use super::{
+    ha::Boxes,
+    prefixes::{any_prefixes, check_disjoint},
+};
 use crate::config::{
     address::family,
     list::{List, Named},
@@ -65,8 +68,10 @@ pub(super) struct Facts<'r> {
     pub(super) backends: Vec<IpNet>,
     /// Whether these are all the prefixes that backends may have.
     backends_whole: bool,
-    /// In the order of the file: they are used in this order.
+    /// Of this box, in the order of the file: they are used in this order.
     pub(super) snat: Vec<Snat>,
+    /// Those of other boxes.
+    pub(super) peer_snat: Vec<Snat>,
     /// SNAT address -> its ports, unless they could not be read, and its place.
     snat_places: HashMap<IpAddr, (Option<RangeInclusive<u16>>, &'r Location)>,
     /// Whether `snat` is all that was written there.
@@ -84,6 +89,7 @@ impl<'r> Facts<'r> {
         named: &'r Named<RawNetwork>,
         role: Option<Role>,
         host: bool,
+        boxes: &Boxes<'_>,
         findings: &mut Findings,
     ) -> Self {
         let raw = &named.value;
@@ -113,6 +119,7 @@ impl<'r> Facts<'r> {
             backends: Vec::new(),
             backends_whole: false,
             snat: Vec::new(),
+            peer_snat: Vec::new(),
             snat_places: HashMap::new(),
             snat_whole: raw.snat.whole,
         };
@@ -120,7 +127,7 @@ impl<'r> Facts<'r> {
         facts.add_routes(&raw.routes, findings);
         facts.add_sources(raw.sources.as_ref(), findings);
         facts.add_backends(raw, findings);
-        facts.add_snat_addresses(&raw.snat, findings);
+        facts.add_snat_addresses(&raw.snat, boxes, findings);
         facts
     }
 
@@ -316,13 +323,19 @@ impl<'r> Facts<'r> {
         }
     }
 
-    fn add_snat_addresses(&mut self, raw: &'r List<At<RawSnat>>, findings: &mut Findings) {
+    fn add_snat_addresses(
+        &mut self,
+        raw: &'r List<At<RawSnat>>,
+        boxes: &Boxes<'_>,
+        findings: &mut Findings,
+    ) {
         for At {
             place: whole,
             value,
         } in &raw.elements
         {
             let ports = self.snat_ports(value, whole, findings);
+            let is_of_peer = boxes.is_of_peer(value, whole, findings);
             let Some(At { place, value }) = &value.address else {
                 self.snat_whole = false;
                 continue;
@@ -332,7 +345,12 @@ impl<'r> Facts<'r> {
             match self.snat_places.entry(address) {
                 hash_map::Entry::Vacant(vacant) => {
                     vacant.insert((ports.clone(), place));
-                    self.snat.extend(ports.map(|ports| Snat {
+                    let list = if is_of_peer {
+                        &mut self.peer_snat
+                    } else {
+                        &mut self.snat
+                    };
+                    list.extend(ports.map(|ports| Snat {
                         address,
                         first_port: *ports.start(),
                         ports: ports.end() - ports.start() + 1,

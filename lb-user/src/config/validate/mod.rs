@@ -7,6 +7,7 @@
 mod address_index;
 mod admin;
 mod family;
+pub(in crate::config) mod ha;
 mod health_and_drain;
 mod kubernetes;
 mod likely_mistakes;
@@ -25,7 +26,7 @@ use serde_json::Value;
 use super::{
     expand::Expanded,
     model::{Config, Limits, Network, Role},
-    names::Names,
+    names::{self, Names},
     place::{Location, MAIN, value_of},
     problem::Findings,
     schema::{RawLimits, RawLog},
@@ -49,7 +50,8 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let limits = limits(&raw.limits);
     check_capacities(raw, limits, findings);
 
-    let (mut networks, known) = network::validate(&raw.networks, findings);
+    let boxes = ha::Boxes::new(raw.ha.as_ref(), names::host_name, findings);
+    let (mut networks, known) = network::validate(&raw.networks, &boxes, findings);
     let pool_names = Names::new("pool", &raw.pools);
     let (services, usage) = service::validate(&raw.services, &known, &pool_names, findings);
     let kubernetes_names = Names::new(kubernetes::CLUSTER, &raw.kubernetes);
@@ -65,7 +67,7 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
     let admin = admin::admin(&raw.admin, &networks, &services, findings);
     let clusters = kubernetes::clusters(&raw.kubernetes, &raw.services, &networks, findings);
     let has_hosted = clusters.iter().any(|one| !one.hosted_clusters.is_empty());
-    let config = Config {
+    let mut config = Config {
         networks,
         pools,
         services,
@@ -77,15 +79,18 @@ pub(super) fn validate(raw: &Expanded, findings: &mut Findings) -> Config {
         flow_log: timeouts::flow_log(raw.log.flows.as_ref(), findings),
         syslog: syslog(&raw.log),
         admin,
+        ha: None,
         http_log: timeouts::http_log(raw.log.http.as_ref(), raw.log.flows.as_ref(), findings),
         seed: raw.seed.as_ref().map(|at| at.value.clone()),
         syn_cookie_key: raw
             .syn_cookie_key
             .as_ref()
-            .and_then(|at| super::names::file_path(at, "/etc/lb/syn-cookie.key", findings)),
+            .and_then(|at| names::file_path(at, "/etc/lb/syn-cookie.key", findings)),
         watch: value_of(&raw.watch),
         on_stop: value_of(&raw.on_stop),
     };
+    let networks = &raw.networks.elements;
+    config.ha = ha::ha(raw.ha.as_ref(), &boxes, networks, &config, findings);
     check_rules(&config, findings);
     quota::check(&config, &raw.networks, findings);
     family::check_name_lengths(&config, &raw.pools, findings);

@@ -6,6 +6,7 @@ use lb_common::maps::half_open::DEFAULT_PLACES;
 
 use super::{
     address_index::{Facts, Known},
+    ha::Boxes,
     service::Usage,
 };
 use crate::config::{
@@ -23,6 +24,7 @@ type Carried<'r> = HashMap<(&'r str, Option<u16>), &'r Named<RawNetwork>>;
 /// The networks, and what is known of each one, whether it has problems or not.
 pub(super) fn validate<'r>(
     raw: &'r List<Named<RawNetwork>>,
+    boxes: &Boxes<'_>,
     findings: &mut Findings,
 ) -> (Vec<Network>, Known<'r>) {
     let mut carried = Carried::new();
@@ -34,7 +36,8 @@ pub(super) fn validate<'r>(
         let vlan = named.value.vlan.as_ref().and_then(|at| at.value);
         check_place(named, &mut carried, findings);
         let host = host(named, role, findings);
-        let known = Facts::read(named, role, host, findings);
+        let known = Facts::read(named, role, host, boxes, findings);
+        boxes.check_shares(named, findings);
         if let (Some(interface), Some(role)) = (interface, role) {
             networks.push(Network {
                 name: named.name.clone(),
@@ -47,6 +50,7 @@ pub(super) fn validate<'r>(
                 sources: known.sources.clone(),
                 backends: known.backends.clone(),
                 snat: known.snat.clone(),
+                peer_snat: known.peer_snat.clone(),
                 reject: value_of(&named.value.reject),
                 max_flows: named.value.max_flows.as_ref().map(|at| at.value),
                 half_open: slots(&named.value.half_open),

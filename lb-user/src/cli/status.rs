@@ -404,12 +404,12 @@ fn print_snat(snat: Vec<SnatStatus>) -> Result<()> {
         ["SNAT ADDRESS", "NETWORK", "PORTS", "FLOWS", "FREE", "STATE"],
         snat.into_iter().map(|snat| {
             [
-                snat.address,
-                snat.network,
+                snat.address.clone(),
+                snat.network.clone(),
                 format!("{}-{}", snat.first_port, snat.last_port),
                 snat.flows.live.to_string(),
-                snat.flows.free.to_string(),
-                if snat.draining { "draining" } else { "in use" }.to_owned(),
+                snat.free(),
+                snat.state().to_owned(),
             ]
         }),
     )

@@ -120,8 +120,7 @@ impl Config {
     /// The SNAT addresses of all networks and boxes.
     #[must_use]
     pub fn snat_addresses(&self) -> usize {
-        let of = |network: &Network| network.snat.len() + network.peer_snat.len();
-        self.networks.iter().map(of).sum()
+        self.networks.iter().flat_map(Network::all_snat).count()
     }
 }
 
@@ -273,6 +272,11 @@ impl Network {
     #[must_use]
     pub fn has_ipv6(&self) -> bool {
         has_ipv6(&self.prefixes)
+    }
+
+    /// Its SNAT addresses, those of other boxes last.
+    pub fn all_snat(&self) -> impl Iterator<Item = &Snat> {
+        self.snat.iter().chain(&self.peer_snat)
     }
 
     /// Where frames to `address` go first: the gateway of its longest route, or itself.

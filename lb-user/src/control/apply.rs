@@ -301,6 +301,9 @@ impl Live {
             if page.address.raw() != 0 {
                 current.snat.insert(slot, page.address);
             }
+            if maps.has_queue(slot)? {
+                current.queues.insert(slot);
+            }
         }
         current.quotas = maps.quotas()?.limits().collect();
         current.rules = maps.rules()?;
@@ -444,6 +447,9 @@ impl Live {
             Operation::MapNetwork(key, id) => maps.network_ids.insert(key, id, 0)?,
             Operation::UnmapNetwork(key) => maps.network_ids.remove(key)?,
             Operation::OpenSnat(snat) => self.open_snat(*snat, object)?,
+            Operation::OpenPeerSnat(snat) => self.open_peer_snat(*snat)?,
+            Operation::OpenQueue(snat) => self.open_queue(*snat, object)?,
+            Operation::CloseQueue(snat) => maps.remove_free_ids(snat.slot)?,
             Operation::SetBackend(id, backend) => {
                 maps.backends.set(*id, backend, 0)?;
                 self.backends.insert(*id, *backend);
@@ -476,6 +482,23 @@ impl Live {
             .set_free_ids(u32::from(snat.slot), u32::from(snat.snat.ports))?;
         object.fill(snat.slot, &snat.flow_ids().collect::<Vec<_>>())?;
         self.set_pages(snat.slot, &snat.page())
+    }
+
+    /// As [`Self::open_snat`], without a queue: what an earlier address has left in the slot goes.
+    fn open_peer_snat(&mut self, snat: SnatSlot) -> Result<()> {
+        let lots = lots(snat.snat.ports)?;
+        self.maps.snat_ports.assign(&snat.address(), &lots);
+        self.maps.remove_free_ids(snat.slot)?;
+        self.set_pages(snat.slot, &snat.page())
+    }
+
+    /// A queue of the ids that no flow has, for an address that is open. The queue comes before the look at them: a flow that
+    /// ends in between gives its id back itself, and an id that is in the queue twice leaves it once when a flow has it.
+    fn open_queue(&mut self, snat: SnatSlot, object: &Object) -> Result<()> {
+        self.maps
+            .set_free_ids(u32::from(snat.slot), u32::from(snat.snat.ports))?;
+        let free = self.maps.snat_ports.free(snat.flow_ids());
+        object.fill(snat.slot, &free)
     }
 
     /// Writes all pages of a slot. The first one marks the slot as open: it is written last, and cleared

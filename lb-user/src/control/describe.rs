@@ -58,6 +58,19 @@ pub fn describe(operation: &Operation, ids: &Ids) -> String {
             slot.snat.address,
             slot.range()
         ),
+        Operation::OpenPeerSnat(slot) => format!(
+            "open SNAT address {} of the other box, ports {}",
+            slot.snat.address,
+            slot.range()
+        ),
+        Operation::OpenQueue(slot) => format!(
+            "give SNAT address {} to new flows: it was the other box's",
+            slot.snat.address
+        ),
+        Operation::CloseQueue(slot) => format!(
+            "leave SNAT address {} to the flows that it has: it is the other box's now",
+            slot.snat.address
+        ),
         Operation::SetBackend(id, backend) => format!(
             "set backend {}: {}",
             name(Kind::Backend, *id),

@@ -62,13 +62,15 @@ pub struct Desired {
     pub networks: Vec<(u16, Network)>,
     /// NICs and outer ends of cells.
     pub network_ids: Vec<(NetworkKey, u32)>,
-    /// SNAT addresses.
+    /// SNAT addresses of this box, which new flows have.
     pub snat: Vec<SnatSlot>,
+    /// Those of other boxes: they have no queue of free ids.
+    pub peer_snat: Vec<SnatSlot>,
     /// VIPs, SNAT addresses and link-local ones of cells, also those that only finish their flows.
     pub addresses: HashMap<AddressKey, Address>,
     /// Places of each ring of flows, by its index.
     pub rings: Vec<(u32, u32)>,
-    /// The bank of each SNAT address, by its slot.
+    /// The bank of each SNAT address, by its slot; 0 of other boxes, whose ports are no part of what networks share here.
     pub banks: Vec<(u16, u32)>,
     /// Limits of quotas, by their index; the others have none.
     pub quotas: Vec<(u32, u32)>,
@@ -167,19 +169,22 @@ impl Desired {
         let from_end = MAX_SNAT_PER_NETWORK - ipv6.len();
         let places = (0..ipv4.len()).chain(from_end..MAX_SNAT_PER_NETWORK);
         for (snat, place) in ipv4.iter().chain(&ipv6).zip(places) {
-            let most = u32::from(config.limits.snat_addresses);
-            let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
-            ids.give(snat.address)?;
-            let snat = SnatSlot::new(u16::try_from(slot)?, *snat, ids);
+            let snat = snat_slot(network, snat, config, ids)?;
             if let Some(place) = snat_slots.as_flattened_mut().get_mut(place) {
-                *place = u8::try_from(slot)?;
+                *place = u8::try_from(snat.slot)?;
             }
-            if let Some(set) = snat_set.get_mut(slot as usize / 64) {
-                *set |= 1u64 << (slot % 64);
+            if let Some(set) = snat_set.get_mut(usize::from(snat.slot) / 64) {
+                *set |= 1u64 << (snat.slot % 64);
             }
             self.snat.push(snat);
             self.banks
                 .push((snat.slot, quota::bank(id, snat.snat.address.is_ipv6())));
+            self.add_address(id, snat.record, snat.address());
+        }
+        for snat in &network.peer_snat {
+            let snat = snat_slot(network, snat, config, ids)?;
+            self.peer_snat.push(snat);
+            self.banks.push((snat.slot, 0));
             self.add_address(id, snat.record, snat.address());
         }
         let vlan = network.vlan.unwrap_or(0);
@@ -454,6 +459,19 @@ impl Desired {
     }
 }
 
+/// The slot of a SNAT address, which gets one if it has none.
+fn snat_slot(
+    network: &config::Network,
+    snat: &config::Snat,
+    config: &Config,
+    ids: &mut Ids,
+) -> Result<SnatSlot> {
+    let most = u32::from(config.limits.snat_addresses);
+    let slot = ids.assign(Kind::Snat, &snat_name(&network.name, snat), most)? - 1;
+    ids.give(snat.address)?;
+    Ok(SnatSlot::new(u16::try_from(slot)?, *snat, ids))
+}
+
 fn service_flags(service: &config::Service, is_of_cell: bool) -> u32 {
     let reject = if service.reject { SERVICE_REJECT } else { 0 };
     let cell = if is_of_cell { SERVICE_CELL } else { 0 };
@@ -523,6 +541,23 @@ pools:
 services:
   api-a: { network: tenant-a, listen: [\"192.168.203.110:6443/tcp\", \"192.168.203.110:6443/udp\"], pool: kas-a }
 ";
+
+    /// The same on a box of two.
+    pub(crate) fn two_boxes(name: &str) -> String {
+        let snat = "snat: [{ address: 10.32.96.50, box: a }, { address: 10.32.96.51, box: b }]";
+        let ha = format!(
+            "syn_cookie_key: /key
+ha:
+  box: {name}
+  boxes: {{ a: {{ sync: \"10.99.0.1:7433\" }}, b: {{ sync: \"10.99.0.2:7433\" }} }}
+  marker: 10.32.96.60
+  ca: /ca.pem
+  certificate: /box.pem
+  key: /box.key
+"
+        );
+        CONFIG.replace("snat: [10.32.96.50]", snat) + &ha
+    }
 
     pub(crate) fn places() -> BTreeMap<String, Attachment> {
         let place = |ifindex: u32| Attachment {
@@ -668,6 +703,35 @@ services:
     pub(crate) fn build(text: &str, ids: &mut Ids) -> Desired {
         let config = config::parse("test.yaml", text).unwrap();
         desired(&config, &places(), &Layers::default(), ids).unwrap()
+    }
+
+    #[test]
+    fn an_address_of_the_peer_is_opened_and_given_to_no_new_flow() {
+        let mut ids = Ids::default();
+        let built = build(&two_boxes("a"), &mut ids);
+        let [(_, mgmt), ..] = built.networks[..] else {
+            panic!("no network");
+        };
+        let [own, peer] = [&built.snat, &built.peer_snat].map(|all| {
+            let [one] = all[..] else {
+                panic!("not one address: {all:?}");
+            };
+            one
+        });
+        assert_eq!(
+            [own, peer].map(|one| mgmt.has_slot(one.slot)),
+            [true, false]
+        );
+        assert_eq!(mgmt.snat_count, 1);
+        for (snat, bank) in [(own, quota::bank(1, false)), (peer, 0)] {
+            let address = built.addresses[&AddressKey::new(snat.record, 1)];
+            assert_eq!(address, snat.address());
+            assert!(built.banks.contains(&(snat.slot, bank)));
+        }
+        // Seen from the other box, with the same ids.
+        let other = build(&two_boxes("b"), &mut ids);
+        assert_eq!((other.snat, other.peer_snat), (built.peer_snat, built.snat));
+        assert_eq!(other.addresses, built.addresses);
     }
 
     #[test]

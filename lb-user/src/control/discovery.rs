@@ -174,7 +174,7 @@ impl Merge<'_> {
         if here.any(|service| service.listen.iter().any(|vip| vip.address == address)) {
             return Some(format!("{address} is a VIP of network {name}"));
         }
-        let is_snat = network.snat.iter().any(|snat| snat.address == address);
+        let is_snat = network.all_snat().any(|snat| snat.address == address);
         is_snat.then(|| format!("{address} is a SNAT address of network {name}"))
     }
 

@@ -210,7 +210,7 @@ fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<
     let services = config.services.iter();
     let services = services.filter(|service| service.network == network.name);
     let vips = services.flat_map(|service| service.listen.iter().map(|listen| listen.address));
-    let snat = network.snat.iter().map(|snat| snat.address);
+    let snat = network.all_snat().map(|snat| snat.address);
     let draining = draining(config, ids).into_iter();
     let draining = draining.filter(|(name, _)| *name == network.name);
     let draining = draining.map(|(_, snat)| snat.snat.address);

@@ -39,6 +39,8 @@ pub struct Current {
     pub network_ids: HashMap<NetworkKey, u32>,
     /// Address of every slot that is open.
     pub snat: HashMap<u16, Be32>,
+    /// Slots that have a queue of free ids.
+    pub queues: BTreeSet<u16>,
     /// Places of each ring of flows that there is, by its index.
     pub rings: HashMap<u32, u32>,
     /// Banks of the slots that have one.
@@ -87,6 +89,12 @@ pub enum Operation {
     SetQuota(u32, u32),
     /// Gives a SNAT address its pages and its queue of free ids.
     OpenSnat(SnatSlot),
+    /// Gives a SNAT address of another box its pages, and no queue.
+    OpenPeerSnat(SnatSlot),
+    /// Gives a SNAT address that was another box's a queue of the ids that no flow has.
+    OpenQueue(SnatSlot),
+    /// Takes the queue from a SNAT address that is another box's now.
+    CloseQueue(SnatSlot),
     /// Writes a backend; its next hop stays if the address does.
     SetBackend(u32, Backend),
     /// Waits until the next hops of these backends are known, or some have had their time.
@@ -129,6 +137,9 @@ impl Operation {
             Self::WriteRules(..)
             | Self::ClearRules(..)
             | Self::OpenSnat(_)
+            | Self::OpenPeerSnat(_)
+            | Self::OpenQueue(_)
+            | Self::CloseQueue(_)
             | Self::SetBank(..)
             | Self::SetQuota(..)
             | Self::SetRing(..)
@@ -145,11 +156,7 @@ impl Operation {
 pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     let choices = choose_rules(current, desired);
     let mut plan = write_rules(current, desired, &choices);
-    for snat in &desired.snat {
-        if current.snat.get(&snat.slot) != Some(&snat.record) {
-            plan.push(Operation::OpenSnat(*snat));
-        }
-    }
+    plan.extend(snat(current, desired));
     plan.extend(quotas(current, desired));
     for (index, places) in &desired.rings {
         if current.rings.get(index) != Some(places) {
@@ -177,6 +184,11 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
             plan.push(Operation::MapNetwork(*key, *id));
         }
     }
+    // Only now the network gives none of its ids to new flows.
+    let is_open = |snat: &&SnatSlot| current.snat.get(&snat.slot) == Some(&snat.record);
+    let of_peer = desired.peer_snat.iter().filter(is_open);
+    let closed = of_peer.filter(|snat| current.queues.contains(&snat.slot));
+    plan.extend(closed.copied().map(Operation::CloseQueue));
     plan.extend(backends(current, desired));
     for (pool, table) in &desired.tables {
         if current
@@ -211,6 +223,21 @@ pub fn plan(current: &Current, desired: &Desired) -> Vec<Operation> {
     plan
 }
 
+/// Opens SNAT addresses, and queues of those that were another box's.
+fn snat(current: &Current, desired: &Desired) -> Vec<Operation> {
+    let is_open = |snat: &SnatSlot| current.snat.get(&snat.slot) == Some(&snat.record);
+    let own = desired.snat.iter().filter_map(|snat| {
+        if !is_open(snat) {
+            return Some(Operation::OpenSnat(*snat));
+        }
+        let has_queue = current.queues.contains(&snat.slot);
+        (!has_queue).then_some(Operation::OpenQueue(*snat))
+    });
+    let of_peer = desired.peer_snat.iter().filter(|snat| !is_open(snat));
+    own.chain(of_peer.copied().map(Operation::OpenPeerSnat))
+        .collect()
+}
+
 /// The services whose clients are in classes of another set with the changed ones; `set` has the number of each.
 fn turned(current: &Current, set: impl Fn(Owner) -> u32) -> BTreeSet<u16> {
     let services = current.services.values();
@@ -222,7 +249,8 @@ fn turned(current: &Current, set: impl Fn(Owner) -> u32) -> BTreeSet<u16> {
 /// Before any packet can have a port: which bank it is of, and how many of that there may be.
 fn quotas(current: &Current, desired: &Desired) -> Vec<Operation> {
     let banks = desired.banks.iter().copied();
-    let banks = banks.filter(|(slot, bank)| current.banks.get(slot) != Some(bank));
+    let banks =
+        banks.filter(|(slot, bank)| current.banks.get(slot).copied().unwrap_or_default() != *bank);
     let quotas = desired.quotas.iter().copied();
     let quotas = quotas.filter(|(index, most)| current.quotas.get(index) != Some(most));
     let stale = current.quotas.keys().copied();
@@ -402,7 +430,7 @@ mod tests {
     };
 
     use super::{
-        super::desired::tests::{BOTH, CONFIG, build},
+        super::desired::tests::{BOTH, CONFIG, build, two_boxes},
         *,
     };
     use crate::model::registry::Ids;
@@ -424,7 +452,14 @@ mod tests {
                 Operation::UnmapNetwork(key) => drop(current.network_ids.remove(&key)),
                 Operation::OpenSnat(snat) => {
                     current.snat.insert(snat.slot, snat.record);
+                    current.queues.insert(snat.slot);
                 }
+                Operation::OpenPeerSnat(snat) => {
+                    current.snat.insert(snat.slot, snat.record);
+                    current.queues.remove(&snat.slot);
+                }
+                Operation::OpenQueue(snat) => drop(current.queues.insert(snat.slot)),
+                Operation::CloseQueue(snat) => drop(current.queues.remove(&snat.slot)),
                 Operation::SetBackend(id, backend) => drop(current.backends.insert(id, backend)),
                 Operation::AwaitNextHops(ids) => {
                     for id in ids {
@@ -451,6 +486,48 @@ mod tests {
         assert!(!first.is_empty());
         let current = carry_out(Current::default(), &first);
         assert_eq!(plan(&current, &desired), []);
+    }
+
+    #[test]
+    fn an_address_that_goes_to_the_other_box_or_comes_back_keeps_its_slot_and_not_its_queue() {
+        let is_of_snat = |step: &&Operation| {
+            matches!(
+                step,
+                Operation::OpenSnat(_)
+                    | Operation::OpenPeerSnat(_)
+                    | Operation::OpenQueue(_)
+                    | Operation::CloseQueue(_)
+            )
+        };
+        let mut ids = Ids::default();
+        let first = build(&two_boxes("a"), &mut ids);
+        let (a, b) = (first.snat[0], first.peer_snat[0]);
+        let steps = plan(&Current::default(), &first);
+        let of_snat: Vec<_> = steps.iter().filter(is_of_snat).collect();
+        assert_eq!(
+            of_snat,
+            [&Operation::OpenSnat(a), &Operation::OpenPeerSnat(b)]
+        );
+        let now = carry_out(Current::default(), &steps);
+        assert_eq!(now.queues, BTreeSet::from([a.slot]));
+        assert_eq!(plan(&now, &first), []);
+
+        let moved = build(&two_boxes("b"), &mut ids);
+        let steps = plan(&now, &moved);
+        let of_snat: Vec<_> = steps.iter().filter(is_of_snat).collect();
+        assert_eq!(
+            of_snat,
+            [&Operation::OpenQueue(b), &Operation::CloseQueue(a)]
+        );
+        let position = |wanted: fn(&Operation) -> bool| steps.iter().position(wanted).unwrap();
+        let opened = position(|step| matches!(step, Operation::OpenQueue(_)));
+        let network = position(|step| matches!(step, Operation::SetNetwork(..)));
+        let closed = position(|step| matches!(step, Operation::CloseQueue(_)));
+        assert!(opened < network && network < closed, "{steps:?}");
+        assert!(steps.iter().all(|step| step.is_of_networks()), "{steps:?}");
+        let now = carry_out(now, &steps);
+        assert_eq!(now.queues, BTreeSet::from([b.slot]));
+        assert_eq!(plan(&now, &moved), []);
     }
 
     /// Networks that share SNAT ports have limits, which go when they are not shared any more.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use aya::maps::{Array, ArrayOfMaps, FromMapData, InnerMap, Map, MapData, MapError};
+use aya::maps::{Array, ArrayOfMaps, FromMapData, HashMap, InnerMap, Map, MapData, MapError};
 
 use super::{batch, grace};
 
@@ -115,6 +115,25 @@ impl<V: FromMapData + InnerMap> Outer<V> {
         let descriptor = descriptor(inner)?;
         self.map.set(index, inner, 0)?;
         self.held.all().insert((self.name, index), descriptor);
+        Ok(())
+    }
+
+    /// Leaves a place without a map.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub(super) fn remove(&mut self, index: u32) -> Result<()> {
+        if matches!(self.get(index)?, Inner::None) {
+            return Ok(());
+        }
+        // Only of hashes aya removes something; what the kernel is called with is the same.
+        let mut places: HashMap<MapData, u32, u32> =
+            Map::HashMap(pinned(&self.folder, self.name)?).try_into()?;
+        places
+            .remove(&index)
+            .with_context(|| format!("remove map {index} of {}", self.name))?;
+        self.held.all().remove(&(self.name, index));
         Ok(())
     }
 

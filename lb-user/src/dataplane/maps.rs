@@ -498,6 +498,24 @@ impl Maps {
         Ok(matches!(self.free_ids.get(slot)?, Inner::Closed))
     }
 
+    /// Whether a SNAT address has a queue of free ids, whichever process has made it.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses the look-up.
+    pub fn has_queue(&self, slot: u16) -> Result<bool> {
+        Ok(!matches!(self.free_ids.get(slot.into())?, Inner::None))
+    }
+
+    /// Takes the queue of free ids from a SNAT address, if it has one: what ends there is free for no new flow.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub fn remove_free_ids(&mut self, slot: u16) -> Result<()> {
+        self.free_ids.remove(slot.into())
+    }
+
     /// Gives a SNAT address a queue that has room for so many ids, empty.
     ///
     /// # Errors

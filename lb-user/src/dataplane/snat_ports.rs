@@ -1,11 +1,14 @@
 //! Which flow id each SNAT port has: drawn by lot when its address is opened. The reverse stands in the entries.
 
-use std::path::Path;
+use std::{ops::Range, path::Path};
 
 use anyhow::Result;
-use lb_common::maps::{
-    network::Address,
-    snat::{PAGE, PortPage},
+use lb_common::{
+    conntrack::FlowState,
+    maps::{
+        network::Address,
+        snat::{PAGE, PortPage},
+    },
 };
 
 use super::{flows::FlowTable, ids::random, mapped::MappedArray};
@@ -40,6 +43,12 @@ impl SnatPorts {
             page[..ids.len()].copy_from_slice(ids);
             self.pages.write(number, page);
         }
+    }
+
+    /// Those of `ids` that no flow has.
+    pub fn free(&self, ids: Range<u32>) -> Vec<u32> {
+        let is_free = |id: &u32| self.flows.word(*id).is_some_and(FlowState::claimable);
+        ids.filter(is_free).collect()
     }
 
     /// The flow id of a port of an address, if it is one of its flows'.

@@ -1,6 +1,6 @@
 //! The records that a frame to an end of a flow needs, read at most once in a pass.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use anyhow::Result;
 use lb_common::{
@@ -29,7 +29,7 @@ pub(crate) struct MapCache {
     pages: HashMap<u16, SnatPage>,
     networks: HashMap<u16, Option<Network>>,
     backends: HashMap<u32, Option<Backend>>,
-    queues: HashMap<u16, Option<FreeIds>>,
+    queues: HashMap<u16, FreeIds>,
 }
 
 /// The slot of the SNAT address that a flow id belongs to.
@@ -130,17 +130,21 @@ impl MapCache {
         }
     }
 
-    /// Puts an id back into its queue; whether that went well.
+    /// Puts an id back into its queue, if its address has one: that of a peer has none. Whether that went well.
     pub(super) fn free(&mut self, id: u32) -> bool {
         let Some(slot) = slot(id) else {
             return false;
         };
-        let maps = &self.maps;
-        let queue = self
-            .queues
-            .entry(slot)
-            .or_insert_with(|| maps.free_ids(slot).ok().flatten());
-        queue.as_mut().is_some_and(|queue| queue.push(id).is_ok())
+        let queue = match self.queues.entry(slot) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => match self.maps.free_ids(slot) {
+                Ok(Some(queue)) => unknown.insert(queue),
+                // It may get one at any time, so that it has none is not noted.
+                Ok(None) => return self.maps.has_queue(slot).is_ok_and(|has_one| !has_one),
+                Err(_) => return false,
+            },
+        };
+        queue.push(id).is_ok()
     }
 
     /// A network's record.

@@ -31,7 +31,7 @@ use crate::{
     model::{
         names::AppliedNames,
         registry::{Ids, Kind},
-        snat::{self, SnatSlot},
+        snat::{self, SnatSlot, SnatUse},
     },
 };
 
@@ -211,9 +211,11 @@ impl Looks {
                 continue;
             };
             let slot = SnatSlot::new(u16::try_from(id.saturating_sub(1))?, snat, ids);
-            let configured = config.network(network);
-            let is_in_use = configured.is_some_and(|network| network.snat.contains(&snat));
-            let state = if is_in_use { "in_use" } else { "draining" };
+            let state = match SnatUse::of(config.network(network), &snat) {
+                SnatUse::InUse => "in_use",
+                SnatUse::Peer => "peer",
+                SnatUse::Draining => "draining",
+            };
             let used = slot.flow_ids().filter(|id| {
                 let word = self.readings.flows.word(*id);
                 !word.is_some_and(FlowState::claimable)

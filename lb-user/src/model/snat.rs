@@ -11,7 +11,7 @@ use lb_common::{
 };
 
 use super::registry::{Ids, Kind};
-use crate::config::{Config, Snat};
+use crate::config::{Config, Network, Snat};
 
 /// A SNAT address and the slot that holds its ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,28 @@ pub struct SnatSlot {
     pub snat: Snat,
     /// What stands for the address in records; 0 if nothing does, which no packet comes from.
     pub record: Be32,
+}
+
+/// What becomes of the flows of a SNAT address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnatUse {
+    /// New flows have it.
+    InUse,
+    /// It is another box's: this one carries the flows that it takes over, and gives it to no new one.
+    Peer,
+    /// It is configured no more, and finishes its flows.
+    Draining,
+}
+
+impl SnatUse {
+    /// That of an address of this network; none of a network that is configured no more.
+    pub fn of(network: Option<&Network>, snat: &Snat) -> Self {
+        match network {
+            Some(network) if network.snat.contains(snat) => Self::InUse,
+            Some(network) if network.peer_snat.contains(snat) => Self::Peer,
+            _ => Self::Draining,
+        }
+    }
 }
 
 /// The id of a flow, which stands for a port of a SNAT address.
@@ -119,7 +141,7 @@ pub fn draining<'a>(config: &Config, ids: &'a Ids) -> Vec<(&'a str, SnatSlot)> {
         let configured = config.network(network);
         let slot = id.checked_sub(1).and_then(|slot| u16::try_from(slot).ok());
         if let (Some(network_config), Some(slot)) = (configured, slot)
-            && !network_config.snat.contains(&snat)
+            && SnatUse::of(Some(network_config), &snat) == SnatUse::Draining
         {
             draining.push((network, SnatSlot::new(slot, snat, ids)));
         }
@@ -138,6 +160,46 @@ fn range(snat: &Snat) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::parse;
+
+    #[test]
+    fn an_address_of_the_peer_is_not_one_that_drains() {
+        let text = "
+version: 1
+networks:
+  mgmt:
+    role: mgmt
+    interface: eth1
+    prefixes: [10.32.96.0/20]
+    snat: [{ address: 10.32.96.50, box: a }, { address: 10.32.96.51, box: b }]
+syn_cookie_key: /key
+ha:
+  box: a
+  boxes: { a: { sync: \"10.99.0.1:7433\" }, b: { sync: \"10.99.0.2:7433\" } }
+  marker: 10.32.96.60
+  ca: /ca.pem
+  certificate: /box.pem
+  key: /box.key
+";
+        let config = parse("test.yaml", text).unwrap();
+        let mut ids = Ids::default();
+        for (host, id) in [(50, 1), (51, 2), (52, 3)] {
+            ids.insert(Kind::Snat, &format!("mgmt/10.32.96.{host}:1024-57343"), id);
+        }
+        let uses: Vec<_> = ids
+            .of(Kind::Snat)
+            .map(|(name, _)| SnatUse::of(config.network("mgmt"), &parse_name(name).unwrap().1))
+            .collect();
+        assert_eq!(uses, [SnatUse::InUse, SnatUse::Peer, SnatUse::Draining]);
+        let draining = draining(&config, &ids);
+        assert_eq!(draining.len(), 1);
+        assert_eq!(draining[0].1.slot, 2);
+        assert_eq!(
+            SnatUse::of(None, &draining[0].1.snat),
+            SnatUse::Draining,
+            "its network is gone"
+        );
+    }
 
     #[test]
     fn a_name_says_everything() {

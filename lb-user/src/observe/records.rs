@@ -144,8 +144,29 @@ pub struct SnatStatus {
     pub last_port: u16,
     /// Whether it is configured no more and only finishes its flows.
     pub draining: bool,
+    /// Whether it is the other box's: no new flow of this one has it.
+    pub peer: bool,
     /// Its flow ids.
     pub flows: FlowIds,
+}
+
+impl SnatStatus {
+    /// What new flows have of it, in words.
+    pub const fn state(&self) -> &'static str {
+        match (self.draining, self.peer) {
+            (true, _) => "draining",
+            (false, true) => "peer",
+            (false, false) => "in use",
+        }
+    }
+
+    /// The ports that a new flow may take, in words.
+    pub fn free(&self) -> String {
+        match self.peer {
+            true => "-".to_owned(),
+            false => self.flows.free.to_string(),
+        }
+    }
 }
 
 /// Packets of one hook, by verdict.

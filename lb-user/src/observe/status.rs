@@ -26,7 +26,7 @@ use crate::{
     config::{self, SecondSegment},
     dataplane::flows::{coarse_now, monotonic_seconds},
     flows::log::clock::millis_since,
-    model::{registry::Kind, seconds::Seconds},
+    model::{registry::Kind, seconds::Seconds, snat::SnatUse},
     network::{
         carrier::Carrier,
         cell,
@@ -46,12 +46,14 @@ impl Observer {
             verdicts.insert(hook.label(), self.verdicts(hook)?);
         }
         let snat = self.snat()?;
+        // Ports of the other box are none that flows of this one run out of.
+        let own = snat.iter().filter(|snat| !snat.peer);
         Ok(Status {
             instance: self.pins.instance().to_owned(),
             lb_version: env!("CARGO_PKG_VERSION"),
             networks: self.networks()?,
             verdicts,
-            flows: FlowIds::sum(snat.iter().map(|snat| snat.flows)),
+            flows: FlowIds::sum(own.map(|snat| snat.flows)),
             snat,
         })
     }
@@ -188,7 +190,7 @@ impl Observer {
     fn snat(&self) -> Result<Vec<SnatStatus>> {
         let mut all = Vec::new();
         for (name, slot) in self.snat_slots()? {
-            let configured = self.config().network(name);
+            let use_of = SnatUse::of(self.config().network(name), &slot.snat);
             let mut flows = FlowIds {
                 capacity: slot.snat.ports.into(),
                 ..FlowIds::default()
@@ -205,7 +207,8 @@ impl Observer {
                 address: slot.snat.address.to_string(),
                 first_port: slot.snat.first_port,
                 last_port: slot.last_port(),
-                draining: configured.is_none_or(|network| !network.snat.contains(&slot.snat)),
+                draining: use_of == SnatUse::Draining,
+                peer: use_of == SnatUse::Peer,
                 flows,
             });
         }

@@ -173,6 +173,7 @@ pub(crate) fn overview() -> Overview {
                     first_port: 1024,
                     last_port: 65535,
                     draining: false,
+                    peer: false,
                     flows: FlowIds::default(),
                 }],
                 flows: FlowIds::default(),

@@ -237,10 +237,7 @@ fn check_is_of_host(
     let mut services = config.services.iter();
     let vip = services.find(|one| one.listen.iter().any(|listen| listen.address == address));
     let mut networks = config.networks.iter();
-    let snat = networks.find(|network| {
-        let mut all = network.snat.iter().chain(&network.peer_snat);
-        all.any(|snat| snat.address == address)
-    });
+    let snat = networks.find(|network| network.all_snat().any(|snat| snat.address == address));
     let other = match (vip, snat) {
         (Some(service), _) => format!("a VIP of service {}", service.name),
         (None, Some(network)) => format!("a SNAT address of network {}", network.name),

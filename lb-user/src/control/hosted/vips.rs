@@ -36,12 +36,13 @@ impl Taken {
         let services = config.services.iter();
         let vips = services.flat_map(|service| service.listen.iter().map(|one| one.address));
         let networks = config.networks.iter();
-        let snat = networks.flat_map(|network| network.snat.iter().map(|one| one.address));
+        let snat = networks.flat_map(|network| network.all_snat().map(|one| one.address));
+        let marker = config.ha.iter().map(|ha| ha.marker);
         let clusters = config.kubernetes.iter();
         let statuses =
             clusters.flat_map(|cluster| cluster.load_balancers.iter().map(|one| one.vip));
         Self {
-            by_file: vips.chain(snat).chain(statuses).collect(),
+            by_file: vips.chain(snat).chain(statuses).chain(marker).collect(),
             by_hosted: hosted.iter().map(|one| one.vip).collect(),
         }
     }

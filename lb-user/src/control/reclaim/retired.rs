@@ -16,7 +16,7 @@ use lb_common::{
 };
 
 use crate::{
-    config::Config,
+    config::{Config, Network},
     control::{desired::Desired, plan::Current},
     flows::idle::age,
     model::{
@@ -291,7 +291,7 @@ fn configured(config: &Config) -> BTreeSet<(Kind, String)> {
     let mut names = BTreeSet::new();
     for network in &config.networks {
         names.insert((Kind::Network, network.name.clone()));
-        let snat = network.snat.iter();
+        let snat = network.all_snat();
         names.extend(snat.map(|snat| (Kind::Snat, snat_name(&network.name, snat))));
     }
     for pool in &config.pools {
@@ -309,7 +309,7 @@ fn configured(config: &Config) -> BTreeSet<(Kind, String)> {
 
 /// The addresses that records have, but for those of the cells themselves.
 fn addresses(config: &Config) -> impl Iterator<Item = IpAddr> {
-    let snat = config.networks.iter().flat_map(|network| &network.snat);
+    let snat = config.networks.iter().flat_map(Network::all_snat);
     let listen = config.services.iter().flat_map(|service| &service.listen);
     let backends = config.pools.iter().flat_map(|pool| &pool.backends);
     let snat = snat.map(|snat| snat.address);
@@ -570,6 +570,29 @@ networks:
             [Kind::Snat, Kind::Snat, Kind::Network],
             "a network goes last"
         );
+    }
+
+    #[test]
+    fn an_address_of_the_other_box_neither_drains_nor_is_free() {
+        let text = crate::control::desired::tests::two_boxes("a");
+        let config = crate::config::parse("test.yaml", &text).unwrap();
+        let mut ids = Ids::default();
+        let desired = crate::control::desired::tests::build(&text, &mut ids);
+        let retired = Retired::new(&ids, &config, &desired);
+        assert!(retired.is_empty(), "{retired:?}");
+        let current = crate::control::plan::carried_out(
+            Current::default(),
+            &crate::control::plan::plan(&Current::default(), &desired),
+        );
+        let retired = Retired::unreferenced(&ids, &config, &current);
+        assert!(retired.is_empty(), "{retired:?}");
+        // Of a file without it, it drains.
+        let alone = crate::control::desired::tests::CONFIG;
+        ids.begin();
+        let desired = crate::control::desired::tests::build(alone, &mut ids);
+        let config = crate::config::parse("test.yaml", alone).unwrap();
+        let retired = Retired::new(&ids, &config, &desired);
+        assert_eq!(retired.draining, BTreeSet::from([1]));
     }
 
     #[test]

@@ -8,8 +8,8 @@ const columns = [
   text("address", "Address", (one) => one.address, { isName: true }),
   text("network", "Network", (one) => one.network),
   text("ports", "Ports", (one) => `${one.first_port}–${one.last_port}`),
-  state("state", "State", ({ draining }) => ({
-    words: draining ? "finishes flows" : "in use",
+  state("state", "State", ({ draining, peer }) => ({
+    words: draining ? "finishes flows" : peer ? "of the other box" : "in use",
     tone: draining ? "warn" : "good",
     value: draining,
   })),
@@ -33,7 +33,7 @@ export const snat = {
       .map((one) => ({
         key: one.address,
         item: one,
-        problem: one.flows.capacity > 0 && part(one) > 0.9 ? 2 : one.draining ? 1 : 0,
+        problem: one.flows.capacity > 0 && !one.peer && part(one) > 0.9 ? 2 : one.draining ? 1 : 0,
       })),
   search: (one) => `${one.address} ${one.network}`,
 };

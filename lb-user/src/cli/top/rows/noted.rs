@@ -148,9 +148,9 @@ pub(super) fn events(overview: &Overview) -> Table {
 /// Their networks are those of backends, which serve clients of others.
 pub(super) fn snat(overview: &Overview) -> Table {
     let rows = overview.status.status.snat.iter().map(|snat| {
-        let standing = match (snat.flows.free, snat.draining) {
-            (0, false) => Standing::Bad,
-            (_, true) => Standing::Doubtful,
+        let standing = match (snat.flows.free, snat.state()) {
+            (0, "in use") => Standing::Bad,
+            (_, "draining") => Standing::Doubtful,
             _ => Standing::Good,
         };
         TopRow::of_many(
@@ -161,8 +161,8 @@ pub(super) fn snat(overview: &Overview) -> Table {
                 snat.network.clone(),
                 format!("{}-{}", snat.first_port, snat.last_port),
                 snat.flows.live.to_string(),
-                snat.flows.free.to_string(),
-                if snat.draining { "draining" } else { "in use" }.to_owned(),
+                snat.free(),
+                snat.state().to_owned(),
             ],
         )
     });

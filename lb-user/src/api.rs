@@ -488,10 +488,11 @@ pub struct LastCheck {
 }
 
 /// The kinds of events.
-pub const EVENT_KINDS: [&str; 14] = [
+pub const EVENT_KINDS: [&str; 15] = [
     "confirm",
     "discovery",
     "drain",
+    "ha",
     "health",
     "interface",
     "kill",

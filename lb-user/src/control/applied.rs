@@ -2,19 +2,23 @@
 //! other processes know the names behind the ids.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     path::PathBuf,
 };
 
 use anyhow::{Context as _, Error, Result};
-use lb_common::maps::MAX_SERVER_NAMES;
+use lb_common::maps::{
+    MAX_SERVER_NAMES,
+    network::{Address, AddressKey},
+};
 
 use super::{desired::Attachment, reclaim::retired::Retired};
 use crate::{
     config::{Config, Kept},
     dataplane::pins::Pins,
     model::{
+        ha_role::HaRole,
         maglev::{self, MaglevTable},
         registry::Ids,
     },
@@ -44,6 +48,10 @@ pub(crate) struct Applied {
     pub(crate) is_share_due: bool,
     /// Ids that are configured no more, and wait for their last flow.
     pub(crate) retired: Retired,
+    /// What the box is among those that have one service.
+    pub(crate) role: HaRole,
+    /// The addresses that it has only while it is active; none where it is alone.
+    pub(crate) of_active: HashMap<AddressKey, Address>,
     /// Services whose names the data plane has no room for, and the entries of each.
     pub(crate) without_names: Vec<(String, usize)>,
     /// Whether ids have other names than those that [`Self::new_names`] gave last.

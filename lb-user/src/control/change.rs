@@ -30,6 +30,7 @@ use crate::{
     health::HealthVerdict,
     host,
     model::{
+        ha_role::HaRole,
         maglev::MaglevTable,
         names::backend_name,
         registry::{Ids, Kind},
@@ -61,6 +62,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) layers: &'a Layers,
     /// The mode that the programs run in.
     pub(crate) mode: Mode,
+    /// What the box is with it.
+    pub(crate) role: HaRole,
 }
 
 impl Change {
@@ -75,12 +78,14 @@ impl Change {
             places,
             layers,
             mode,
+            role,
         } = wanted;
         let mut ids = ids.clone();
         ids.begin();
         let mut desired = records(&config, &places, &mut ids)?;
         desired.add_tables(&config, layers, &ids, &mut live.built)?;
         desired.run_in(mode);
+        desired.take_role(role);
         let current = live.current(&ids)?;
         choose(&current, &mut desired, &config, &mut ids);
         Ok(Self {
@@ -263,6 +268,7 @@ impl Running {
         layers: &Layers,
     ) -> Result<Change> {
         let wanted = Wanted {
+            role: self.role_of(&config),
             config,
             places,
             layers,
@@ -345,6 +351,9 @@ impl Running {
         self.ending.expiry.follow(self.ways(&config, &ids));
         self.applied.retired = Retired::new(&ids, &config, &desired);
         self.applied.leave_names(desired.without_names);
+        self.applied.role = desired.role;
+        self.applied.of_active = desired.of_active;
+        self.ending.expiry.serve(desired.role.serves());
         self.applied.tables = tables;
         self.applied.update_serving();
         self.applied.shares = shares;

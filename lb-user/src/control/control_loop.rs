@@ -17,6 +17,7 @@ use super::{
     mend::Mending,
     nic_watch::NicState,
     persisted_state::{State, Uptime},
+    promotion::RoleState,
     running::Running,
     service_verdict::ServiceVerdicts,
 };
@@ -59,6 +60,7 @@ pub struct Control {
     pub(crate) discovered: Discovered,
     pub(super) nics: NicState,
     pub(super) mending: Mending,
+    pub(super) role: RoleState,
     /// What became of reloads.
     pub(super) reloads: ReloadCounts,
     /// How long what waits to be confirmed may wait once another process applies it, if that is yet to come.
@@ -172,6 +174,7 @@ impl Control {
             silent_next_hops: BTreeSet::new(),
             nics: NicState::default(),
             mending: Mending::default(),
+            role: RoleState::default(),
             reloads: ReloadCounts::default(),
             handed_on: None,
         };
@@ -194,7 +197,11 @@ impl Control {
             Some(stale) => format!("; the file is not what is applied: {}", stale.words),
             None => String::new(),
         };
-        format!("{networks} networks, {services} services{stale}")
+        let role = match config.ha {
+            Some(_) => format!(", {}", self.role()),
+            None => String::new(),
+        };
+        format!("{networks} networks, {services} services{role}{stale}")
     }
 
     /// The status of all backends now.
@@ -252,6 +259,8 @@ impl Control {
     /// If the kernel refuses it.
     pub async fn tick(&mut self) -> Result<()> {
         self.running.tidy();
+        // One that has failed.
+        self.take_role();
         self.tick_nics().await;
         self.tick_mending();
         self.running.offer_found();

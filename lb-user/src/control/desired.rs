@@ -33,6 +33,7 @@ use crate::{
     config::{self, Config, Role, SecondSegment, SynCookies, TCP_IP_BYTES, Target},
     dataplane::attach::Mode,
     model::{
+        ha_role::HaRole,
         maglev::MaglevTable,
         names::{backend_name, parse_backend, protocol_number},
         registry::{Ids, Kind},
@@ -68,6 +69,11 @@ pub struct Desired {
     pub peer_snat: Vec<SnatSlot>,
     /// VIPs, SNAT addresses and link-local ones of cells, also those that only finish their flows.
     pub addresses: HashMap<AddressKey, Address>,
+    /// What the box is among those that have one service.
+    pub role: HaRole,
+    /// The addresses that it has only while it is active: VIPs, and SNAT addresses of other boxes. While it is standby they are
+    /// not in `addresses`, and all else is as it is when it is active. None where it is alone.
+    pub of_active: HashMap<AddressKey, Address>,
     /// Places of each ring of flows, by its index.
     pub rings: Vec<(u32, u32)>,
     /// The bank of each SNAT address, by its slot; 0 of other boxes, whose ports are no part of what networks share here.
@@ -146,6 +152,35 @@ impl Desired {
         }
         built.forget_all_but(config);
         Ok(())
+    }
+
+    /// Holds back what a box in this `role` does not have. To be called when all addresses are there.
+    pub fn take_role(&mut self, role: HaRole) {
+        let of_peers: BTreeSet<u32> = self
+            .peer_snat
+            .iter()
+            .map(|one| one.address().base)
+            .collect();
+        let is_of_active = |address: &Address| {
+            let is_of_peer = address.kind & KIND_SNAT != 0 && of_peers.contains(&address.base);
+            address.is_vip() || is_of_peer
+        };
+        self.role = role;
+        if role != HaRole::Alone {
+            let addresses = self.addresses.iter();
+            let of_active = addresses.filter(|(_, address)| is_of_active(address));
+            self.of_active = of_active.map(|(key, address)| (*key, *address)).collect();
+        }
+        if role == HaRole::Standby {
+            self.addresses
+                .retain(|key, _| !self.of_active.contains_key(key));
+        }
+    }
+
+    /// The VIPs, also those that are held back.
+    pub fn vips(&self) -> impl Iterator<Item = AddressKey> {
+        let all = self.addresses.iter().chain(&self.of_active);
+        all.filter_map(|(key, address)| address.is_vip().then_some(*key))
     }
 
     fn add_network(
@@ -513,6 +548,8 @@ fn network_id(ids: &mut Ids, name: &str) -> Result<u16> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::collections::HashSet;
+
     use lb_common::maps::network::SnatPlaces;
 
     use super::{super::backend_weights::BackendStatus, *};
@@ -703,6 +740,37 @@ services:
     pub(crate) fn build(text: &str, ids: &mut Ids) -> Desired {
         let config = config::parse("test.yaml", text).unwrap();
         desired(&config, &places(), &Layers::default(), ids).unwrap()
+    }
+
+    #[test]
+    fn a_standby_has_all_but_the_addresses_of_the_active_box() {
+        let mut ids = Ids::default();
+        let whole = build(&two_boxes("a"), &mut ids);
+        let in_role = |role| {
+            let mut desired = whole.clone();
+            desired.take_role(role);
+            desired
+        };
+        let [alone, active, standby] =
+            [HaRole::Alone, HaRole::Active, HaRole::Standby].map(in_role);
+        assert_eq!(alone, whole);
+        assert_eq!(active.addresses, whole.addresses);
+        let own = whole.snat[0];
+        let kept = HashMap::from([(AddressKey::new(own.record, 1), own.address())]);
+        assert_eq!(standby.addresses, kept);
+        assert_eq!(active.of_active, standby.of_active);
+        let mut both = standby.addresses.clone();
+        both.extend(&standby.of_active);
+        assert_eq!(both, whole.addresses);
+        let vips = |desired: &Desired| desired.vips().collect::<HashSet<_>>();
+        assert_eq!((vips(&standby), vips(&standby).len()), (vips(&whole), 1));
+        let rest = Desired {
+            role: HaRole::Alone,
+            addresses: whole.addresses.clone(),
+            of_active: HashMap::new(),
+            ..standby
+        };
+        assert_eq!(rest, whole);
     }
 
     #[test]

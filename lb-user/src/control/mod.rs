@@ -49,6 +49,7 @@ mod passive;
 pub mod passive_watch;
 pub mod persisted_state;
 pub mod plan;
+pub(crate) mod promotion;
 pub mod reclaim;
 pub mod reload;
 pub mod rule_sets;

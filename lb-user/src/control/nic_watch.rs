@@ -180,6 +180,12 @@ impl Control {
         );
     }
 
+    /// Announces the addresses of these networks, at once and twice more.
+    pub(super) fn announce_all(&mut self, networks: Vec<String>) {
+        self.nics.announce(networks);
+        self.announce();
+    }
+
     /// Announces the addresses of the networks that are due.
     fn announce(&mut self) {
         for network in self.nics.due() {

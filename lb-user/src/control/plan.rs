@@ -433,7 +433,7 @@ mod tests {
         super::desired::tests::{BOTH, CONFIG, build, two_boxes},
         *,
     };
-    use crate::model::registry::Ids;
+    use crate::model::{ha_role::HaRole, registry::Ids};
 
     /// What the maps hold after a plan; next hops resolved.
     pub(crate) fn carry_out(mut current: Current, plan: &[Operation]) -> Current {
@@ -528,6 +528,45 @@ mod tests {
         let now = carry_out(now, &steps);
         assert_eq!(now.queues, BTreeSet::from([b.slot]));
         assert_eq!(plan(&now, &moved), []);
+    }
+
+    /// What the maps hold when the box has taken another role: only addresses come and go.
+    #[test]
+    fn to_open_or_close_what_the_active_box_has_is_the_plan_of_the_other_role() {
+        let mut ids = Ids::default();
+        let whole = build(&two_boxes("a"), &mut ids);
+        let [active, standby] = [HaRole::Active, HaRole::Standby].map(|role| {
+            let mut desired = whole.clone();
+            desired.take_role(role);
+            desired
+        });
+        let first = plan(&Current::default(), &standby);
+        assert!(
+            first
+                .iter()
+                .any(|step| matches!(step, Operation::OpenPeerSnat(_)))
+        );
+        let silent = carry_out(Current::default(), &first);
+        assert!(silent.addresses.values().all(|address| !address.is_vip()));
+        assert_eq!(silent.addresses.len(), 1);
+
+        let promotion = plan(&silent, &active);
+        assert_eq!(promotion.len(), active.of_active.len());
+        let is_address = |step: &Operation| matches!(step, Operation::SetAddress(..));
+        assert!(promotion.iter().all(is_address), "{promotion:?}");
+        let mut loud = silent.clone();
+        loud.addresses.extend(&active.of_active);
+        assert_eq!(plan(&loud, &active), []);
+
+        let demotion = plan(&loud, &standby);
+        assert_eq!(demotion.len(), standby.of_active.len());
+        let is_removal = |step: &Operation| matches!(step, Operation::RemoveAddress(_));
+        assert!(demotion.iter().all(is_removal), "{demotion:?}");
+        let mut silent = loud;
+        silent
+            .addresses
+            .retain(|key, _| !standby.of_active.contains_key(key));
+        assert_eq!(plan(&silent, &standby), []);
     }
 
     /// Networks that share SNAT ports have limits, which go when they are not shared any more.

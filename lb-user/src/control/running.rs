@@ -65,6 +65,10 @@ pub struct Running {
     pub data_plane: DataPlane,
     /// Reports that an interface may have come, gone or changed.
     pub changes: Receiver<()>,
+    /// Reports that the host may have got or lost an address.
+    pub address_changes: Receiver<()>,
+    /// The addresses of the host, as they were last looked at.
+    pub(crate) host_addresses: BTreeSet<IpAddr>,
     pub(crate) reporter: Reporter,
     /// How backends answer.
     pub(crate) passive: PassiveWatch,

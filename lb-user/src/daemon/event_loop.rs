@@ -94,6 +94,7 @@ impl EventLoop<'_> {
                     if let Some(heir) = heir.greeted().await { return Ok(Stop::Successor(heir)); }
                 }
                 Some(()) = control.running.changes.recv() => control.look().await,
+                Some(()) = control.running.address_changes.recv() => control.follow_marker(),
                 () = control.discovered.changed() => control.take_discovered().await,
                 _ = ticks.tick() => {
                     said(control.tick().await);

@@ -2,8 +2,9 @@
 //! configuration, which is the same as that of a reload.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io::{self, ErrorKind},
+    net::IpAddr,
 };
 
 use anyhow::{Result, ensure};
@@ -33,6 +34,7 @@ use crate::{
         passive_watch::PassiveWatch,
         persisted_state::State,
         plan::Current,
+        promotion::host_addresses,
         reclaim::{retired::Retired, sweep::Sweeper},
         running::{Residents, Running, SharedVips},
     },
@@ -47,8 +49,13 @@ use crate::{
     },
     flows::{Expiry, idle::Policy, log::Reporter},
     host::neighbours,
-    model::registry::Ids,
-    network::{cell::Cell, changes, link::Link, neighbour::NeighbourChange},
+    model::{ha_role::HaRole, registry::Ids},
+    network::{
+        cell::Cell,
+        changes::{self, FollowedEvents},
+        link::Link,
+        neighbour::NeighbourChange,
+    },
     proxy::{AccessLog, Accounts, Counts, Legs, Listeners, Shares},
     system::systemd,
 };
@@ -149,6 +156,8 @@ struct Found<'a> {
     object: Object,
     live: Live,
     ids: Ids,
+    /// The addresses of the host.
+    host_addresses: BTreeSet<IpAddr>,
     /// What the maps have.
     current: Current,
     /// The backends that have new flows by that.
@@ -209,6 +218,7 @@ impl<'a> Found<'a> {
             live,
             ids,
             serving: current.serving(),
+            host_addresses: host_addresses(),
             current,
             places,
             cells,
@@ -257,6 +267,7 @@ impl<'a> Found<'a> {
             places: self.places.clone(),
             layers: &self.layers(),
             mode,
+            role: HaRole::of(self.config.ha.as_ref(), &self.host_addresses),
         };
         Change::to(wanted, &mut self.live, &self.ids, self.start.pins)
     }
@@ -282,11 +293,13 @@ impl<'a> Found<'a> {
             ids,
             current,
             serving,
+            host_addresses,
             places,
             cells,
             residents,
             mut checks,
         } = self;
+        let role = HaRole::of(config.ha.as_ref(), &host_addresses);
         let Networks {
             links,
             mode,
@@ -323,7 +336,14 @@ impl<'a> Found<'a> {
         systemd::is_alive();
         let policy = Policy::new(&config, &ids);
         let maps = live.beside(&pins.maps())?;
-        let expiry = Expiry::start(&pins.maps(), maps, policy, next_hops, reporter.clone())?;
+        let expiry = Expiry::start_serving(
+            &pins.maps(),
+            maps,
+            policy,
+            next_hops,
+            reporter.clone(),
+            role.serves(),
+        )?;
         let passive = PassiveWatch::open(&pins.maps())?;
         let applied = Applied {
             config,
@@ -335,6 +355,8 @@ impl<'a> Found<'a> {
             shares: BTreeMap::new(),
             is_share_due: true,
             retired: Retired::default(),
+            role,
+            of_active: HashMap::new(),
             without_names: Vec::new(),
             renamed: false,
         };
@@ -361,7 +383,9 @@ impl<'a> Found<'a> {
                 counts: accounts.counts,
                 shares: accounts.shares,
             },
-            changes: changes::follow(start.runtime),
+            changes: changes::follow(start.runtime, FollowedEvents::Links),
+            address_changes: changes::follow(start.runtime, FollowedEvents::Addresses),
+            host_addresses,
             reporter: reporter.clone(),
             passive,
         };

@@ -107,6 +107,8 @@ enum ExpiryOrder {
     /// It drops this when it rests.
     Rest(oneshot::Sender<()>),
     GoOn,
+    /// Whether flows end by the clock of this box.
+    Serve(bool),
 }
 
 /// The running thread. It ends when this is dropped.
@@ -132,6 +134,22 @@ impl Expiry {
         next_hops: NextHops,
         reporter: Reporter,
     ) -> Result<Self> {
+        Self::start_serving(folder, maps, policy, next_hops, reporter, true)
+    }
+
+    /// As [`Self::start`]; `serves` as of [`Self::serve`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_serving(
+        folder: &Path,
+        maps: Maps,
+        policy: Policy,
+        next_hops: NextHops,
+        reporter: Reporter,
+        serves: bool,
+    ) -> Result<Self> {
         let (sender, orders) = mpsc::channel();
         let counts = Arc::<ExpiryCounts>::default();
         let links = WorkerLinks {
@@ -140,6 +158,7 @@ impl Expiry {
             next_hops,
             reporter,
             counts: Arc::clone(&counts),
+            serves,
         };
         let worker = Worker::open(folder, maps, links)?;
         let work = move |()| worker.run();
@@ -160,6 +179,12 @@ impl Expiry {
     /// go where they went before.
     pub fn follow(&self, networks: BTreeMap<u16, NextHop>) {
         self.order(ExpiryOrder::Follow(networks));
+    }
+
+    /// From now on flows end by the clock of this box, or, if another one `serves` them, only where they are cut, and neither
+    /// end is sent anything: what is known here of when a packet came is old then.
+    pub fn serve(&self, serves: bool) {
+        self.order(ExpiryOrder::Serve(serves));
     }
 
     /// Ends the flows that `cut` selects, at once. To be called when no new flow can come to be one of them:

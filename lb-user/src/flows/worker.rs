@@ -87,6 +87,8 @@ pub(super) struct Worker {
     recount: Recount,
     pub(crate) batch: Duration,
     pub(super) now: Ticks,
+    /// Whether flows end by the clock of this box.
+    serves: bool,
     /// Dropped when it rests, if it is to.
     rest: Option<oneshot::Sender<()>>,
 }
@@ -98,6 +100,7 @@ pub(super) struct WorkerLinks {
     pub(super) next_hops: NextHops,
     pub(super) reporter: Reporter,
     pub(super) counts: Arc<ExpiryCounts>,
+    pub(super) serves: bool,
 }
 
 impl Worker {
@@ -108,6 +111,7 @@ impl Worker {
             next_hops,
             reporter,
             counts,
+            serves,
         } = links;
         let now = coarse_now()?;
         Ok(Self {
@@ -118,7 +122,7 @@ impl Worker {
             orders,
             cuts: Cuts::default(),
             reporter,
-            post: ResetSender::new(Arc::clone(&counts), now),
+            post: ResetSender::new(Arc::clone(&counts), now, serves),
             now,
             counts,
             keepalive: Keepalive::default(),
@@ -132,6 +136,7 @@ impl Worker {
             // At once: an earlier process may have died between a close and what belongs to it.
             recount: Recount::due(),
             batch: Duration::ZERO,
+            serves,
             rest: None,
         })
     }
@@ -162,7 +167,7 @@ impl Worker {
         let now = coarse_now().unwrap_or(self.now);
         Self {
             cuts: Cuts::default(),
-            post: ResetSender::new(Arc::clone(&self.counts), now),
+            post: ResetSender::new(Arc::clone(&self.counts), now, self.serves),
             now,
             keepalive: Keepalive::default(),
             doubts: Doubts::default(),
@@ -253,6 +258,9 @@ impl Worker {
             }
             State::New | State::Replied | State::Established | State::Local => {}
         }
+        if !self.serves {
+            return;
+        }
         let (now, service, last_seen) = (self.clock(), glance.service, glance.last_seen);
         let waited = age(now, last_seen);
         if word.is_binding() && waited >= ticks(syn_repeat::MIN_WAIT) {
@@ -281,6 +289,10 @@ impl Worker {
                 keepalive: &mut self.keepalive,
                 now,
             };
+            if !self.serves {
+                // The order came in the middle of it.
+                break;
+            }
             let closed = settle(&self.table, &marked, |word, flow| {
                 judge.confirms(marked.cause, marked.id, word, flow)
             });
@@ -408,11 +420,26 @@ impl Worker {
             }
             // It does not rest.
             Ok(ExpiryOrder::GoOn) => {}
+            Ok(ExpiryOrder::Serve(serves)) => self.serve(serves),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
         }
         self.batch = cpu_time();
         Ok(())
+    }
+
+    /// Ends flows by the clock of this box, or forgets all that it was about to do by it.
+    fn serve(&mut self, serves: bool) {
+        if serves == self.serves {
+            return;
+        }
+        self.serves = serves;
+        self.post = ResetSender::new(Arc::clone(&self.counts), self.now, serves);
+        self.keepalive = Keepalive::default();
+        self.doubts = Doubts::default();
+        self.turns = Turns::new(self.now);
+        self.marked = Marks::default();
+        self.syns = SynRepeats::default();
     }
 
     /// The data plane's time, read without a system call.

@@ -154,7 +154,7 @@ pub(crate) fn interfaces_with(address: IpAddr) -> impl Iterator<Item = String> {
 }
 
 /// Interface and address of every address of the host.
-pub(super) fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
+pub(crate) fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
     let all = getifaddrs().into_iter().flatten();
     all.filter_map(|found| {
         let storage = found.address?;

@@ -1,6 +1,6 @@
 //! The host: what it must offer before anything is made on it.
 
-mod addresses;
+pub(crate) mod addresses;
 mod lock;
 pub mod neighbours;
 pub mod prepare;

@@ -2,6 +2,7 @@
 //! frame is, and what is the same in every report.
 
 pub(crate) mod ago;
+pub mod ha_role;
 pub mod maglev;
 pub mod names;
 pub mod nodes;

@@ -23,7 +23,7 @@ pub struct EventReport {
     /// When, as RFC 3339 has it, in UTC.
     #[schemars(extend("format" = "date-time"))]
     pub time: String,
-    /// What kind: `confirm`, `drain`, `health`, `interface`, `kill`, `mend`, `metrics`, `neighbour`, `override`, `process`, `reload`,
+    /// What kind: `confirm`, `drain`, `ha`, `health`, `interface`, `kill`, `mend`, `metrics`, `neighbour`, `override`, `process`, `reload`,
     /// `rollback`, `state`.
     pub kind: String,
     /// How grave it is: `error` if something does not serve, `warning` if a part of it does not, `notice` else.

@@ -11,7 +11,7 @@ use lb_common::{
     maps::{
         addr6,
         flow::{Flow, TIME_SHIFT},
-        network::{AddressKey, KIND_VIP},
+        network::AddressKey,
     },
 };
 
@@ -64,10 +64,9 @@ pub(super) enum EntryJudgement {
 impl Retired {
     /// The ids in `ids` that `config` does not use; `desired` has the VIPs.
     pub fn new(ids: &Ids, config: &Config, desired: &Desired) -> Self {
-        let vips = desired.addresses.iter();
-        let vips = vips.filter(|(_, address)| address.kind & KIND_VIP != 0);
         let mut retired = Self {
-            vips: Some(vips.map(|(key, _)| *key).collect()),
+            // What a standby holds back is not gone.
+            vips: Some(desired.vips().collect()),
             ..Self::default()
         };
         for (kind, name, id) in ids.unassigned() {
@@ -570,6 +569,20 @@ networks:
             [Kind::Snat, Kind::Snat, Kind::Network],
             "a network goes last"
         );
+    }
+
+    #[test]
+    fn a_vip_that_a_standby_holds_back_is_not_gone() {
+        let text = crate::control::desired::tests::two_boxes("a");
+        let config = crate::config::parse("test.yaml", &text).unwrap();
+        let mut ids = Ids::default();
+        let active = crate::control::desired::tests::build(&text, &mut ids);
+        let mut standby = active.clone();
+        standby.take_role(crate::model::ha_role::HaRole::Standby);
+        assert!(standby.addresses.len() < active.addresses.len());
+        let [active, standby] = [active, standby].map(|one| Retired::new(&ids, &config, &one));
+        assert_eq!(active, standby);
+        assert!(standby.is_empty() && standby.vips.is_some_and(|vips| vips.len() == 1));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(crate) struct ResetSender {
     waiting: VecDeque<Ended>,
     outbox: ResetQueue,
     counts: Arc<ExpiryCounts>,
+    /// Whether resets are made: the ends of flows that another box serves get theirs from it.
+    serves: bool,
 }
 
 /// Whether the ends of a flow that was `alive` are reset: at least one of them has a connection then.
@@ -66,7 +68,7 @@ pub(crate) fn is_loud(alive: FlowState) -> bool {
 }
 
 impl ResetSender {
-    pub(crate) fn new(counts: Arc<ExpiryCounts>, now: Ticks) -> Self {
+    pub(crate) fn new(counts: Arc<ExpiryCounts>, now: Ticks, serves: bool) -> Self {
         Self {
             nics: RawSocket::default(),
             resets: SendRate::new(RESETS.0, RESETS.1, now),
@@ -75,6 +77,7 @@ impl ResetSender {
             waiting: VecDeque::new(),
             outbox: ResetQueue::new(now),
             counts,
+            serves,
         }
     }
 
@@ -95,6 +98,9 @@ impl ResetSender {
 
     /// Makes the resets of a flow that was cut, whose id no other flow has yet.
     pub(crate) fn make_resets(&mut self, id: u32, flow: &Flow, records: &mut MapCache) {
+        if !self.serves {
+            return;
+        }
         for end in FlowEnd::BOTH {
             let to = Recipient {
                 end,
@@ -123,6 +129,9 @@ impl ResetSender {
 
     /// Queues the resets of a flow that has been closed, with the word that it has now.
     pub(crate) fn queue_resets(&mut self, id: u32, word: FlowState, sought: bool) {
+        if !self.serves {
+            return;
+        }
         if self.waiting.len() < MAX_FLOWS_WAITING {
             self.waiting.push_back(Ended { id, word, sought });
         } else {
@@ -209,6 +218,9 @@ impl ResetSender {
         binding: &Binding,
         records: &mut MapCache,
     ) {
+        if !self.serves {
+            return;
+        }
         // With the numbers that the client knows, so without those of a splice.
         let flow = Flow {
             word: 0,
@@ -288,6 +300,15 @@ fn addressed(
 mod tests {
     use super::*;
     use crate::flows::idle::words::*;
+
+    #[test]
+    fn where_another_box_serves_no_reset_waits() {
+        for serves in [true, false] {
+            let mut sender = ResetSender::new(Arc::default(), 0, serves);
+            sender.queue_resets(7, established().close(), false);
+            assert_eq!(sender.is_busy(), serves);
+        }
+    }
 
     #[test]
     fn whoever_has_a_connection_is_told() {

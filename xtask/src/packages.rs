@@ -27,7 +27,7 @@ pub(crate) struct Need {
 }
 
 /// Every command of the lab and the tests.
-pub(crate) const NEEDS: [Need; 27] = [
+pub(crate) const NEEDS: [Need; 28] = [
     Need {
         tests_only: true,
         ..need("chromium", "chromium", "chromium")
@@ -52,6 +52,10 @@ pub(crate) const NEEDS: [Need; 27] = [
     Need {
         tests_only: true,
         ..need("jq", "jq", "jq")
+    },
+    Need {
+        tests_only: true,
+        ..need("keepalived", "keepalived", "keepalived")
     },
     need("nft", "nftables", "nftables"),
     need("nginx", "nginx", "nginx"),
@@ -324,7 +328,7 @@ fn apt_install(workspace: &Workspace, packages: &[&str]) -> Result<()> {
 }
 
 /// What would run as a service once it is installed.
-const SERVICES: [&str; 2] = ["haproxy", "nginx"];
+const SERVICES: [&str; 3] = ["haproxy", "keepalived", "nginx"];
 
 /// Runs the words after the first one while a policy of ours forbids that the services in the first one
 /// are started, because Debian starts what it installs and only the programs are needed. The policy

@@ -6,6 +6,7 @@ pub mod config;
 pub mod cpu;
 mod fill;
 pub mod full_box;
+pub mod group;
 pub mod lb;
 mod loaded;
 pub mod order;

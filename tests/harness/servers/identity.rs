@@ -50,6 +50,20 @@ impl Identity {
     ///
     /// When openssl fails.
     pub fn sign(&self, site: &Site, name: &str) -> Result<Self> {
+        self.sign_as(site, name, "")
+    }
+
+    /// Makes one for `name` that this one has signed as its authority, for a server that is a client as well.
+    ///
+    /// # Errors
+    ///
+    /// When openssl fails.
+    pub fn sign_for_both_ends(&self, site: &Site, name: &str) -> Result<Self> {
+        self.sign_as(site, name, "extendedKeyUsage=serverAuth,clientAuth\n")
+    }
+
+    /// With more lines of extensions.
+    fn sign_as(&self, site: &Site, name: &str, extensions: &str) -> Result<Self> {
         let file = |kind: &str| site.dir().join(format!("{name}.{kind}"));
         let (signed, request) = (
             Self {
@@ -68,7 +82,7 @@ impl Identity {
         )?;
         let names = site.write(
             &format!("{name}.ext"),
-            &format!("subjectAltName=DNS:{name}\nbasicConstraints=critical,CA:FALSE\n"),
+            &format!("subjectAltName=DNS:{name}\nbasicConstraints=critical,CA:FALSE\n{extensions}"),
         )?;
         process::succeed(
             Command::new("openssl")

@@ -4,6 +4,7 @@ pub mod answers;
 pub mod api_server;
 pub mod echo;
 pub mod identity;
+pub mod keepalived;
 pub mod peers;
 pub mod teller;
 pub mod web;

@@ -6,6 +6,7 @@
 
 mod clusters;
 mod one_ip;
+mod pair;
 pub mod path;
 mod poc;
 mod router;
@@ -30,6 +31,7 @@ use tempfile::TempDir;
 pub use self::{
     clusters::{CLUSTERS_CONFIG, Cluster, Clusters, ONE_ADDRESS, ONE_SNAT},
     one_ip::{ADDRESS, BRIDGE, GATEWAY, OneIp},
+    pair::{BoxName, MARKER, PEER_SNAT, SYNC_NIC, SyncLan, TwoBoxes},
     poc::{
         API, API_NODE_PORT, CONFIG, DNS, DNS_NODE_PORT, ECHO, ECHO_NODE_PORT, SNAT, Topology, VIP,
     },
@@ -46,7 +48,7 @@ use crate::{leftovers::Run, netns::Netns, poll, process, topology::switch::Switc
 pub const TENANT_NIC: &str = "eth0";
 /// The NIC of the load balancer on the management LAN.
 pub const MGMT_NIC: &str = "eth1";
-/// The switch port of the load balancer's NIC, in each switch.
+/// The switch port of the load balancer's NIC, in each switch; of the first one, where there are two.
 pub const LB_PORT: &str = "p-lb";
 
 /// For both ends of every veth: the sender writes full checksums, and cuts segments itself because
@@ -167,8 +169,20 @@ impl Site {
 
     /// The same with a NIC of many queues.
     fn join_by_queues(&self, lan: &Netns, bridge: &str, nic: &str, queues: usize) -> Result<()> {
-        plug(lan, bridge, LB_PORT, &self.lb, nic, queues)?;
-        set(lan, LB_PORT, &GRO)?;
+        self.join_at(lan, bridge, LB_PORT, nic, queues)
+    }
+
+    /// The same at a port of this name, of which a switch has one for each load balancer.
+    fn join_at(
+        &self,
+        lan: &Netns,
+        bridge: &str,
+        port: &str,
+        nic: &str,
+        queues: usize,
+    ) -> Result<()> {
+        plug(lan, bridge, port, &self.lb, nic, queues)?;
+        set(lan, port, &GRO)?;
         self.lb.ip_batch(&format!("link set {nic} up\n"))
     }
 }

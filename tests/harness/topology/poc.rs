@@ -114,6 +114,16 @@ impl Topology {
         self.clients.first().expect("a topology has clients")
     }
 
+    /// Plugs both NICs of another load balancer's host into the LANs, at ports of this name.
+    pub(super) fn join_beside(&self, site: &Site, port: &str) -> Result<()> {
+        for (lan, nic) in [(&self.tenant_lan, TENANT_NIC), (&self.mgmt_lan, MGMT_NIC)] {
+            site.join_at(lan, "br0", port, nic, 1)?;
+            self.ports.pass(lan, port)?;
+            settle(lan)?;
+        }
+        Ok(())
+    }
+
     /// Adds a client behind a router of the tenant LAN.
     ///
     /// # Errors

@@ -1,0 +1,157 @@
+//! Debian's keepalived on both boxes: it gives the marker to one of them, and to the other one when that is gone.
+//!
+//! A box gets the marker when it hears the other one neither on the sync LAN nor on the management LAN, so the loss of
+//! one of them makes no second active box. How that is done is in `keepalived.conf` beside this.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    poll,
+    process::Process,
+    topology::{BoxName, MARKER, MGMT_NIC, SYNC_NIC, TwoBoxes},
+};
+
+const TEMPLATE: &str = include_str!("keepalived.conf");
+/// Writes its first argument into the file that is its second one.
+const NOTE: &str = "#!/bin/sh\necho \"$1\" >\"$2\"\n";
+/// How long it may take until it listens.
+const START: Duration = Duration::from_secs(10);
+/// How long a killed one may take to be gone.
+const END: Duration = Duration::from_secs(10);
+/// Of the host's address on the management LAN.
+const MGMT_BITS: u8 = 20;
+
+/// keepalived on one box, until this is dropped.
+#[derive(Debug)]
+pub struct Keepalived {
+    process: Process,
+    /// The id of its child, which speaks VRRP.
+    child: PathBuf,
+}
+
+impl Keepalived {
+    /// Starts it on a box, whose host gets an address on the management LAN. The one that is started first gets
+    /// the marker.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there, or refuses its configuration.
+    pub fn start(pair: &TwoBoxes, name: BoxName) -> Result<Self> {
+        let site = pair.site(name);
+        let host = format!("{}/{MGMT_BITS}", name.host());
+        site.lb
+            .run(&format!("ip addr replace {host} dev {MGMT_NIC}"))?;
+        let note = site.write("note", NOTE)?;
+        fs::set_permissions(note, Permissions::from_mode(0o755)).context("let it be executed")?;
+        let text = |path: &Path| path.to_str().map(str::to_owned).context("a path in text");
+        let config = config(name, &text(site.dir())?);
+        let config = text(&site.write("keepalived.conf", &config)?)?;
+        let [parent, child] = ["parent.pid", "child.pid"].map(|file| site.dir().join(file));
+        let (parent, child_text) = (text(&parent)?, text(&child)?);
+        // It stays in front, without health checks, writes its log to its output, and ends when its child does.
+        let how = ["-n", "-P", "-l", "-D", "-G", "-R"];
+        let files = ["-f", &config, "-p", &parent, "-r", &child_text];
+        let args = [how, files].concat();
+        let process = Process::start(
+            &site.lb.path(),
+            site.dir(),
+            "keepalived",
+            "keepalived",
+            &args,
+        )?;
+        let mut keepalived = Self { process, child };
+        keepalived.wait_for_start()?;
+        Ok(keepalived)
+    }
+
+    /// Its log.
+    pub fn log(&self) -> String {
+        [self.process.stdout(), self.process.stderr()].concat()
+    }
+
+    /// Has it end in order: it gives the marker up, and lets the other one know.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn begin_stop(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGTERM)
+    }
+
+    /// The same, and waits until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// When it had to be killed.
+    pub fn stop(mut self) -> Result<()> {
+        self.process.stop().map(drop)
+    }
+
+    /// Ends it at once, as a loss of power does: it says nothing more, and the marker stays where it is.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended already.
+    pub fn kill(mut self) -> Result<()> {
+        let child = self.child_id()?.context("it has no child")?;
+        // The parent has the id of its child until it has run, and this process that of the parent: neither can
+        // be that of another process.
+        self.process.signal(Signal::SIGSTOP)?;
+        kill(child, Signal::SIGKILL).context("kill the child")?;
+        self.process.signal(Signal::SIGKILL)?;
+        self.process.wait_for_end(END).map(drop)
+    }
+
+    fn wait_for_start(&mut self) -> Result<()> {
+        let started = poll::until("keepalived is up", START, || {
+            let ended = self.process.ended()?;
+            ensure!(ended.is_none(), "keepalived ended");
+            let is_up = self.child_id()?.is_some() && self.log().contains("Startup complete");
+            Ok(is_up.then_some(()))
+        });
+        started.with_context(|| self.log())
+    }
+
+    fn child_id(&self) -> Result<Option<Pid>> {
+        let text = fs::read_to_string(&self.child).unwrap_or_default();
+        let id = Some(text.trim()).filter(|id| !id.is_empty());
+        let id = id.map(|id| id.parse().map(Pid::from_raw));
+        id.transpose().context("the id of keepalived's child")
+    }
+}
+
+/// Both have the same one but for their addresses, and the first one has the higher priority.
+fn config(name: BoxName, folder: &str) -> String {
+    let other = name.other();
+    let priority = match name {
+        BoxName::Lb1 => "200",
+        BoxName::Lb2 => "199",
+    };
+    let words = [
+        ("FOLDER", folder.to_owned()),
+        ("PRIORITY", priority.to_owned()),
+        ("SYNC_NIC", SYNC_NIC.to_owned()),
+        ("MGMT_NIC", MGMT_NIC.to_owned()),
+        ("OWN_SYNC", name.sync().ip().to_string()),
+        ("PEER_SYNC", other.sync().ip().to_string()),
+        ("OWN_HOST", name.host().to_string()),
+        ("PEER_HOST", other.host().to_string()),
+        ("MARKER", MARKER.to_string()),
+    ];
+    words
+        .iter()
+        .fold(TEMPLATE.to_owned(), |text, (word, value)| {
+            text.replace(word, value)
+        })
+}

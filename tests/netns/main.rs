@@ -1,7 +1,7 @@
 //! Real sockets through the attached programs, in network namespaces.
 //!
 //! Each test builds networks of its own, so they run side by side. They need root, the programs of
-//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, prometheus, strace, libfaketime, systemd,
+//! `peers` and `traffic` (nginx, dnsmasq, curl, python3, openssl, dig, tcpdump, nft, ethtool), haproxy, keepalived, prometheus, strace, libfaketime, systemd,
 //! chromium with node and npm, and the binaries `lb`, `lb-lab` and `lb-bench`, from `LB_BIN`, `LB_LAB_BIN` and `LB_BENCH_BIN` or from the release folder.
 
 #![expect(
@@ -15,6 +15,7 @@ extern crate lb_tests_attribute;
 
 mod bench;
 mod flows;
+mod ha;
 mod handoff;
 mod health;
 mod ip;

@@ -36,7 +36,7 @@ const TIMES: usize = 3;
 const ANNOUNCED: Duration = Duration::from_secs(4);
 
 /// Whether a frame announces to all hosts that `address` is at `mac`.
-fn announces(frame: &[u8], address: Ipv4Addr, mac: Mac) -> bool {
+pub(crate) fn announces(frame: &[u8], address: Ipv4Addr, mac: Mac) -> bool {
     let (mac, address) = (mac.bytes(), address.octets());
     let asks = [0, 1, 8, 0, 6, 4, 0, 1].as_slice();
     frame.get(..12) == Some([[0xff; 6].as_slice(), &mac].concat().as_slice())

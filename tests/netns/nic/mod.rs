@@ -1,6 +1,6 @@
 //! NICs, cells, and the kernel's table of neighbours.
 
-mod announce;
+pub(crate) mod announce;
 pub(crate) mod cell;
 mod crowded;
 mod exempt;

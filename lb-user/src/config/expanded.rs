@@ -3,7 +3,11 @@
 //! Mappings have the keys of their sections, in the order of the declarations, with the values of the
 //! configuration's data. Only where a file has another form than the data does this say which.
 
-use std::{collections::BTreeMap, io, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use ipnet::IpNet;
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
@@ -224,10 +228,19 @@ fn network(network: &Network, ha: Option<&Ha>) -> io::Result<Keys> {
         keys.insert("sources".to_owned(), "any".into());
     }
     let [own, peer] = [ha.and_then(Ha::own), ha.and_then(Ha::peer)];
-    let own = network.snat.iter().map(|one| snat(one, own));
+    let of_own = network.snat.iter().map(|one| snat(one, own));
     let of_peer = network.peer_snat.iter().map(|one| snat(one, peer));
-    keys.insert("snat".to_owned(), own.chain(of_peer).collect());
+    keys.insert("snat".to_owned(), of_own.chain(of_peer).collect());
+    let of_own = network.checks_from.iter().map(|one| stays(*one, own));
+    let of_peer = network.peer_checks_from.iter();
+    let of_peer = of_peer.map(|one| stays(*one, peer));
+    keys.insert("checks_from".to_owned(), of_own.chain(of_peer).collect());
     Ok(keys)
+}
+
+/// An address that stays with a box.
+fn stays(address: IpAddr, of: Option<&HaBox>) -> Value {
+    json!({ "address": address, "box": of.map(|one| &one.name) })
 }
 
 fn snat(snat: &Snat, of: Option<&HaBox>) -> Value {

@@ -132,7 +132,7 @@ pub struct Ha {
     pub box_name: String,
     /// Two, unique in name and address, in the order of the file.
     pub boxes: Vec<HaBox>,
-    /// The address that the active box has; no VIP and no SNAT address.
+    /// The address that the active box has; no VIP, no SNAT address and none that checks come from.
     pub marker: IpAddr,
     /// The file with the CAs of the boxes' certificates. Absolute.
     pub ca: PathBuf,
@@ -217,6 +217,13 @@ pub struct Network {
     /// Those of other boxes, whose flows this one carries where it takes over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peer_snat: Vec<Snat>,
+    /// The addresses of this box that stay with it where boxes take over from each other: its checks of backends come from
+    /// there. At most one of each family; none of a box alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks_from: Vec<IpAddr>,
+    /// Those of other boxes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_checks_from: Vec<IpAddr>,
     /// Whether clients that send to a port of a VIP without a service are answered, instead of silence.
     pub reject: bool,
     /// The most flows of its clients at a time, at least 1; none: of the SNAT ports that other networks use
@@ -277,6 +284,14 @@ impl Network {
     /// Its SNAT addresses, those of other boxes last.
     pub fn all_snat(&self) -> impl Iterator<Item = &Snat> {
         self.snat.iter().chain(&self.peer_snat)
+    }
+
+    /// Where checks come from, of all boxes.
+    pub fn all_checks_from(&self) -> impl Iterator<Item = IpAddr> {
+        self.checks_from
+            .iter()
+            .chain(&self.peer_checks_from)
+            .copied()
     }
 
     /// Where frames to `address` go first: the gateway of its longest route, or itself.

@@ -518,10 +518,12 @@ fn expects_header(pool: &Pool, asked: u16, port: u16) -> bool {
     pool.proxy_protocol.is_some() && asked == port
 }
 
-/// Where the checks of a backend come from: the first SNAT address of its family.
+/// Where the checks of a backend come from: the address of its family that this box has for them, which stays with it in
+/// every role, else the first SNAT address.
 fn source(network: &Network, backend: IpAddr) -> Option<IpAddr> {
-    let mut snats = network.snat.iter().map(|snat| snat.address);
-    snats.find(|address| address.is_ipv6() == backend.is_ipv6())
+    let snats = network.snat.iter().map(|snat| snat.address);
+    let mut sources = network.checks_from.iter().copied().chain(snats);
+    sources.find(|address| address.is_ipv6() == backend.is_ipv6())
 }
 
 #[cfg(test)]
@@ -664,6 +666,10 @@ pools:
             ..other
         });
         assert_eq!(source(&network, backend), Some(ipv6));
+        let stays: IpAddr = "10.0.0.8".parse().unwrap();
+        network.checks_from = vec![stays];
+        assert_eq!(source(&network, "10.0.0.1".parse().unwrap()), Some(stays));
+        assert_eq!(source(&network, backend), Some(ipv6), "of IPv6 it has none");
     }
 
     /// A change that is tried and refused.

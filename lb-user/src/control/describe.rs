@@ -187,6 +187,9 @@ fn kinds(address: &Address) -> &'static str {
     if address.kind == KIND_LINK {
         return "link-local address";
     }
+    if address.kind == KIND_SNAT && address.count == 0 {
+        return "address of checks";
+    }
     match (address.kind & KIND_VIP != 0, address.kind & KIND_SNAT != 0) {
         (true, true) => "VIP and SNAT address",
         (false, true) => "SNAT address",

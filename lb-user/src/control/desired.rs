@@ -71,7 +71,7 @@ pub struct Desired {
     pub addresses: HashMap<AddressKey, Address>,
     /// What the box is among those that have one service.
     pub role: HaRole,
-    /// The addresses that it has only while it is active: VIPs, and SNAT addresses of other boxes. While it is standby they are
+    /// The addresses that it has only while it is active: VIPs, and SNAT addresses of all boxes. While it is standby they are
     /// not in `addresses`, and all else is as it is when it is active. None where it is alone.
     pub of_active: HashMap<AddressKey, Address>,
     /// Places of each ring of flows, by its index.
@@ -99,6 +99,14 @@ pub struct Desired {
     /// Services by listening VIP and port.
     pub services: IndexMap<ServiceKey, Service>,
 }
+
+/// An address that checks come from and that no flow has: all of its ports are sockets' of the cell.
+const CHECKS_FROM: Address = Address {
+    kind: KIND_SNAT,
+    base: 0,
+    first_port: 0,
+    count: 0,
+};
 
 /// Builds the records of `config` but for the tables of its pools; `places` has every network of it by name. New names get
 /// ids.
@@ -156,14 +164,9 @@ impl Desired {
 
     /// Holds back what a box in this `role` does not have. To be called when all addresses are there.
     pub fn take_role(&mut self, role: HaRole) {
-        let of_peers: BTreeSet<u32> = self
-            .peer_snat
-            .iter()
-            .map(|one| one.address().base)
-            .collect();
         let is_of_active = |address: &Address| {
-            let is_of_peer = address.kind & KIND_SNAT != 0 && of_peers.contains(&address.base);
-            address.is_vip() || is_of_peer
+            let has_flows = address.kind & KIND_SNAT != 0 && address.count > 0;
+            address.is_vip() || has_flows
         };
         self.role = role;
         if role != HaRole::Alone {
@@ -221,6 +224,9 @@ impl Desired {
             self.peer_snat.push(snat);
             self.banks.push((snat.slot, 0));
             self.add_address(id, snat.record, snat.address());
+        }
+        for address in &network.checks_from {
+            self.add_address(id, ids.give(*address)?, CHECKS_FROM);
         }
         let vlan = network.vlan.unwrap_or(0);
         let mtu = u16::try_from(place.nic.mtu).unwrap_or(u16::MAX);
@@ -581,7 +587,8 @@ services:
 
     /// The same on a box of two.
     pub(crate) fn two_boxes(name: &str) -> String {
-        let snat = "snat: [{ address: 10.32.96.50, box: a }, { address: 10.32.96.51, box: b }]";
+        let snat = "snat: [{ address: 10.32.96.50, box: a }, { address: 10.32.96.51, box: b }], \
+                    checks_from: [{ address: 10.32.96.61, box: a }, { address: 10.32.96.62, box: b }]";
         let ha = format!(
             "syn_cookie_key: /key
 ha:
@@ -755,8 +762,8 @@ services:
             [HaRole::Alone, HaRole::Active, HaRole::Standby].map(in_role);
         assert_eq!(alone, whole);
         assert_eq!(active.addresses, whole.addresses);
-        let own = whole.snat[0];
-        let kept = HashMap::from([(AddressKey::new(own.record, 1), own.address())]);
+        let checks = ids.stands_for([10, 32, 96, 61].into()).unwrap();
+        let kept = HashMap::from([(AddressKey::new(checks, 1), CHECKS_FROM)]);
         assert_eq!(standby.addresses, kept);
         assert_eq!(active.of_active, standby.of_active);
         let mut both = standby.addresses.clone();
@@ -798,8 +805,45 @@ services:
         }
         // Seen from the other box, with the same ids.
         let other = build(&two_boxes("b"), &mut ids);
-        assert_eq!((other.snat, other.peer_snat), (built.peer_snat, built.snat));
-        assert_eq!(other.addresses, built.addresses);
+        assert_eq!(
+            (&other.snat, &other.peer_snat),
+            (&built.peer_snat, &built.snat)
+        );
+        let checks = [61, 62].map(|host| ids.stands_for([10, 32, 96, host].into()).unwrap());
+        for (desired, [own, peer]) in [(&built, checks), (&other, [checks[1], checks[0]])] {
+            let found = |record| desired.addresses.get(&AddressKey::new(record, 1)).copied();
+            assert_eq!([own, peer].map(found), [Some(CHECKS_FROM), None]);
+        }
+        let but_checks = |desired: &Desired| {
+            let mut addresses = desired.addresses.clone();
+            addresses.retain(|_, address| *address != CHECKS_FROM);
+            addresses
+        };
+        assert_eq!(but_checks(&other), but_checks(&built));
+    }
+
+    #[test]
+    fn an_address_that_drains_is_the_active_boxes_as_well() {
+        let mut ids = Ids::default();
+        build(&two_boxes("a"), &mut ids);
+        let moved = two_boxes("a").replace("10.32.96.50", "10.32.96.52");
+        let mut standby = build(&moved, &mut ids);
+        let record = ids.stands_for([10, 32, 96, 50].into()).unwrap();
+        let drains = AddressKey::new(record, 1);
+        assert!(standby.addresses.contains_key(&drains));
+        standby.take_role(HaRole::Standby);
+        let left: Vec<_> = standby.addresses.values().collect();
+        assert_eq!(left, [&CHECKS_FROM]);
+        assert!(standby.of_active.contains_key(&drains));
+    }
+
+    #[test]
+    fn no_flow_has_an_address_that_checks_come_from() {
+        assert!((0..=u16::MAX).all(|port| !CHECKS_FROM.is_of_flow(port)));
+        let first = lb_common::maps::snat::FIRST_LEG_PORT;
+        assert!((first..=u16::MAX).all(|port| CHECKS_FROM.is_local(port)));
+        assert!(!CHECKS_FROM.is_local(first - 1));
+        assert_eq!(CHECKS_FROM.flow_id(first, |_| panic!("no page")), None);
     }
 
     #[test]

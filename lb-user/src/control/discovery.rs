@@ -175,7 +175,11 @@ impl Merge<'_> {
             return Some(format!("{address} is a VIP of network {name}"));
         }
         let is_snat = network.all_snat().any(|snat| snat.address == address);
-        is_snat.then(|| format!("{address} is a SNAT address of network {name}"))
+        if is_snat {
+            return Some(format!("{address} is a SNAT address of network {name}"));
+        }
+        let is_of_checks = network.all_checks_from().any(|one| one == address);
+        is_of_checks.then(|| format!("checks of network {name} come from {address}"))
     }
 
     /// As many as there is room for.

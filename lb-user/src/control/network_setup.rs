@@ -200,12 +200,14 @@ pub(super) fn cell_of(
         mtu: nic.mtu,
         vlan: network.vlan,
         addresses: addresses(config, network, ids),
+        checks_from: network.checks_from.clone(),
         prefixes: network.prefixes.clone(),
         routes: network.routes.clone(),
     }
 }
 
-/// The addresses that a cell answers for: VIPs and SNAT addresses, also those that only finish their flows.
+/// The addresses that a cell answers for: VIPs and SNAT addresses, also those that only finish their flows, and those that
+/// checks come from.
 fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<IpAddr> {
     let services = config.services.iter();
     let services = services.filter(|service| service.network == network.name);
@@ -214,7 +216,8 @@ fn addresses(config: &Config, network: &config::Network, ids: &Ids) -> BTreeSet<
     let draining = draining(config, ids).into_iter();
     let draining = draining.filter(|(name, _)| *name == network.name);
     let draining = draining.map(|(_, snat)| snat.snat.address);
-    vips.chain(snat).chain(draining).collect()
+    let checks = network.checks_from.iter().copied();
+    vips.chain(snat).chain(draining).chain(checks).collect()
 }
 
 /// Only now that our programs run there: before, the host's stack would answer.

@@ -524,7 +524,10 @@ mod tests {
         let network = position(|step| matches!(step, Operation::SetNetwork(..)));
         let closed = position(|step| matches!(step, Operation::CloseQueue(_)));
         assert!(opened < network && network < closed, "{steps:?}");
-        assert!(steps.iter().all(|step| step.is_of_networks()), "{steps:?}");
+        // What checks come from changes as well.
+        let (last, before) = steps.split_last().unwrap();
+        assert!(matches!(last, Operation::RemoveAddress(_)), "{steps:?}");
+        assert!(before.iter().all(Operation::is_of_networks), "{steps:?}");
         let now = carry_out(now, &steps);
         assert_eq!(now.queues, BTreeSet::from([b.slot]));
         assert_eq!(plan(&now, &moved), []);

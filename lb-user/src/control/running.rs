@@ -356,6 +356,10 @@ impl Running {
         )?;
         self.applied.renamed = true;
         for snat in freed {
+            // Else a promotion would open it again.
+            if let Some(key) = snat.key {
+                self.applied.of_active.remove(&key);
+            }
             if let Some(resident) = self.residents.get(&snat.network) {
                 cell::remove_address(resident, snat.address)?;
             }

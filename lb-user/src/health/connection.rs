@@ -1,4 +1,4 @@
-//! The connection of a check: opened from a SNAT address, and closed so that the backend sees nothing
+//! The connection of a check: opened from an address of the cell, and closed so that the backend sees nothing
 //! but a client that has gone.
 
 use std::{

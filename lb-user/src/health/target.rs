@@ -19,7 +19,7 @@ pub struct CheckTarget {
     pub address: SocketAddr,
     /// Whether the server there expects a header of the PROXY protocol first.
     pub send_proxy_header: bool,
-    /// Where the check comes from: a SNAT address of the network.
+    /// Where the check comes from: a SNAT address of the network, or one that no flow has.
     pub source: IpAddr,
     /// The neighbour that frames to it go to.
     pub next_hop: IpAddr,

@@ -172,6 +172,7 @@ networks:
     interface: eth1
     prefixes: [10.32.96.0/20]
     snat: [{ address: 10.32.96.50, box: a }, { address: 10.32.96.51, box: b }]
+    checks_from: [{ address: 10.32.96.61, box: a }, { address: 10.32.96.62, box: b }]
 syn_cookie_key: /key
 ha:
   box: a

@@ -51,8 +51,10 @@ pub struct Cell {
     pub mtu: u32,
     /// The VLAN of the network; the frames in the cell are untagged all the same.
     pub vlan: Option<u16>,
-    /// VIPs and SNAT addresses.
+    /// VIPs and SNAT addresses, and those that checks come from.
     pub addresses: BTreeSet<IpAddr>,
+    /// Of these, those that checks come from: the kernel asks for neighbours in their name.
+    pub checks_from: Vec<IpAddr>,
     /// What is on the link.
     pub prefixes: Vec<IpNet>,
     /// What is behind gateways on the link.

@@ -28,6 +28,8 @@ const CELL: &[(&str, &str)] = &[
     ("ipv4/conf/all/drop_gratuitous_arp", "0"),
     // The cell announces its addresses when its MAC is set.
     ("ipv4/conf/all/arp_notify", "1"),
+    // An address that takes the place of another one of its prefix does not go with that.
+    ("ipv4/conf/all/promote_secondaries", "1"),
     ("ipv4/conf/all/accept_redirects", "0"),
     ("ipv4/conf/default/accept_redirects", "0"),
     ("ipv4/conf/all/send_redirects", "0"),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    product::config::Config,
+    product::config::{Config, Keys},
     servers::identity::Identity,
     topology::{BoxName, MARKER, TwoBoxes},
 };
@@ -64,7 +64,10 @@ impl Group {
         };
         let boxes: Map<String, Value> = BoxName::ALL.map(sync).into_iter().collect();
         let snat = BoxName::ALL.map(|one| json!({ "address": one.snat(), "box": one.name() }));
-        both.network("mgmt", |mgmt| mgmt.set("snat", snat))
+        let checks_from =
+            BoxName::ALL.map(|one| json!({ "address": one.checks_from(), "box": one.name() }));
+        let own = |mgmt: Keys| mgmt.set("snat", snat).set("checks_from", checks_from);
+        both.network("mgmt", own)
             .set("syn_cookie_key", &self.cookie_key)
             .set("ha.box", name.name())
             .set("ha.boxes", boxes)

@@ -21,7 +21,7 @@ use crate::nic::announce::announces;
 const LIMIT: Duration = Duration::from_secs(5);
 /// How many new connections come while a box must be silent.
 const MANY: usize = 20;
-/// In this time the first box makes many checks from its SNAT address, which nodes then know it to have.
+/// In this time a box makes many checks: if they came from its SNAT address nodes would know it to be there again.
 const CHECKED: Duration = Duration::from_secs(2);
 /// Where nothing listens.
 const DISCARD: u16 = 9;
@@ -51,8 +51,8 @@ fn the_box_with_the_marker_serves_and_the_other_one_is_silent() -> Result<()> {
     ensure_only_speaks(&pair, BoxName::Lb2)
 }
 
-/// A connection that the first box has opened comes through the second one alone when that is active, though the
-/// first one has its SNAT address.
+/// A connection that the first box has opened comes through the second one alone when that is active, though its SNAT
+/// address is the first one's in the file, which goes on with its checks.
 #[privileged_test]
 fn a_connection_does_not_come_through_the_box_that_opened_it() -> Result<()> {
     let pair = Topology::pair()?;
@@ -68,11 +68,13 @@ fn a_connection_does_not_come_through_the_box_that_opened_it() -> Result<()> {
         open.talk()?;
         seen_as(pair.client(), PROBE)?;
     }
-    said.ensure_nothing_as(&[VIP, PEER_SNAT]).map(drop)
+    let senders = said.ensure_nothing_as(&[VIP, SNAT, PEER_SNAT])?;
+    ensure!(senders.contains(&BoxName::Lb1.checks_from()), "{senders:?}");
+    Ok(())
 }
 
-/// New connections come through this box; the other one answers for its own SNAT address alone, and says nothing as the
-/// VIP or with the SNAT address of this one.
+/// New connections come through this box; the other one answers for the address of its checks alone, and says nothing as the
+/// VIP or with a SNAT address, its own one neither.
 fn ensure_only_speaks(pair: &TwoBoxes, active: BoxName) -> Result<()> {
     let (client, node) = (pair.client(), &pair.nodes[0]);
     let other = active.other();
@@ -85,20 +87,24 @@ fn ensure_only_speaks(pair: &TwoBoxes, active: BoxName) -> Result<()> {
             active.name()
         );
     }
-    for (host, address, nic) in [(client, VIP, TENANT_NIC), (node, active.snat(), MGMT_NIC)] {
+    for (host, address, name, nic) in [
+        (client, VIP, active, TENANT_NIC),
+        (node, active.snat(), active, MGMT_NIC),
+        (node, other.snat(), active, MGMT_NIC),
+        (node, active.checks_from(), active, MGMT_NIC),
+        (node, other.checks_from(), other, MGMT_NIC),
+    ] {
         let answered = answered_by(host, address)?;
-        let mac = pair.site(active).mac(nic)?.to_string();
+        let mac = pair.site(name).mac(nic)?.to_string();
         ensure!(
             answered == mac,
             "{address} is at {answered}, not at {mac} of {}",
-            active.name()
+            name.name()
         );
     }
-    // Its own one both have; here it is enough that the other one answers for it.
-    answered_by(node, other.snat())?;
-    let senders = said.ensure_nothing_as(&[VIP, active.snat()])?;
+    let senders = said.ensure_nothing_as(&[VIP, active.snat(), other.snat()])?;
     // Else the wires have shown nothing at all.
-    ensure!(senders.contains(&other.snat()), "{senders:?}");
+    ensure!(senders.contains(&other.checks_from()), "{senders:?}");
     Ok(())
 }
 

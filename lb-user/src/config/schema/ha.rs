@@ -17,8 +17,8 @@ section! {
         optional r#box: Name => "the host name, up to its first dot",
         /// The boxes, two for now, by names as networks have them.
         required boxes: Entries<RawBox>,
-        /// The address that keepalived gives to the active box: the box that has it on one of its interfaces is active. It is no VIP
-        /// and no SNAT address.
+        /// The address that keepalived gives to the active box: the box that has it on one of its interfaces is active. It is no VIP,
+        /// no SNAT address and none of `checks_from`.
         required marker: Address,
         /// A PEM file, by its path from the root, with the CAs that certificates of boxes are from.
         required ca: File,

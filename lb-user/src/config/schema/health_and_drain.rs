@@ -23,7 +23,7 @@ use crate::config::{
 section! {
     /// How backends are checked, taken out and brought back, of a pool and of a part of a cluster.
     struct Care = "care" {
-        /// How backends are checked, from a SNAT address of their network: by one kind of check, or `none`. A backend that does not answer, or refuses, is dead; one with another answer is not ready.
+        /// How backends are checked, from a SNAT address of their network, with `ha` from `checks_from`: by one kind of check, or `none`. A backend that does not answer, or refuses, is dead; one with another answer is not ready.
         /// Neither gets new flows, nor does one before its first check.
         optional health: Health => "no checks, and all backends count as up",
         /// How long the flows of a backend that is drained, or not in the file any more, may go on before they get a

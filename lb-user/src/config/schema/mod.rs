@@ -44,7 +44,7 @@ pub(super) use self::{
         RawControlPlane, RawDiscover, RawDiscovered, RawHosted, RawKubernetes, RawLoadBalancer,
     },
     log::RawLog,
-    network::{RawNetwork, RawRoute, RawSnat},
+    network::{RawChecksFrom, RawNetwork, RawRoute, RawSnat},
     pool::{LiteralPool, Member, NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     reference::reference,
     selection::Selection,

@@ -74,6 +74,9 @@ section! {
         /// families. Each holds as many flows at a time as it has ports. Flows to IPv6 backends need one of IPv6. A
         /// text alone is an address.
         optional[own] snat: Snat => "none, and no service can use backends here",
+        /// With `ha`, the address of each box that stays with it, whichever box is active: its checks of backends and its
+        /// questions for next hops come from there. A free one on-link, for lb alone, of each family that `snat` has.
+        optional[own] checks_from: ChecksFrom => "required of networks with `snat` if there is `ha`, else not allowed",
     }
 }
 
@@ -97,6 +100,16 @@ section! {
         /// The box whose new flows have it, of those in `ha`, without which it is not allowed. Of the networks with SNAT addresses
         /// each box has one or more, of each family that there are some of.
         optional r#box: Name => "required with `ha`",
+    }
+}
+
+section! {
+    /// The address of a box that stays with it.
+    struct RawChecksFrom = "checks_from" {
+        /// The address.
+        required address: Address,
+        /// The box that has it, of those in `ha`.
+        required r#box: Name,
     }
 }
 
@@ -132,6 +145,7 @@ kinds! {
     Routes("list of mappings", RawRoute): List<RawRoute> = routes;
     /// A text alone is an address.
     Snat("list of addresses, or mappings", RawSnat): List<At<RawSnat>> = snat;
+    ChecksFrom("list of mappings", RawChecksFrom): List<At<RawChecksFrom>> = checks_from;
 }
 
 fn role(node: &Node, place: Location, findings: &mut Findings) -> Option<At<Role>> {
@@ -190,6 +204,19 @@ fn ports(
 fn routes(node: &Node, place: Location, findings: &mut Findings) -> Option<List<RawRoute>> {
     bounded(node, &place, findings)?;
     Some(list(node, &place, findings, whole))
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    clippy::unnecessary_wraps,
+    reason = "the signature of a reader"
+)]
+fn checks_from(
+    node: &Node,
+    place: Location,
+    findings: &mut Findings,
+) -> Option<List<At<RawChecksFrom>>> {
+    Some(list(node, &place, findings, at))
 }
 
 #[expect(

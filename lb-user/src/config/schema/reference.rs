@@ -13,7 +13,7 @@ use super::{
         RawControlPlane, RawDiscover, RawDiscovered, RawHosted, RawKubernetes, RawLoadBalancer,
     },
     log::{RawLog, RawSyslog},
-    network::{RawNetwork, RawRoute, RawSnat},
+    network::{RawChecksFrom, RawNetwork, RawRoute, RawSnat},
     pool::{NodesOf, RawBackend, RawGroup, RawNode, RawPool},
     service::RawService,
     shared::{RawHttp, RawNameRoute, RawSni},
@@ -38,12 +38,13 @@ every key and the same words, and `lb check FILE` checks a file.
 ";
 
 /// The sections in the order of the page, by where they are in a file.
-pub(super) const SECTIONS: [(&str, &Section); 34] = [
+pub(super) const SECTIONS: [(&str, &Section); 35] = [
     ("The file", RawFile::SECTION),
     ("`defaults`", Defaults::SECTION),
     ("`networks.NAME`", RawNetwork::SECTION),
     ("`networks.NAME.routes[]`", RawRoute::SECTION),
     ("`networks.NAME.snat[]`", RawSnat::SECTION),
+    ("`networks.NAME.checks_from[]`", RawChecksFrom::SECTION),
     ("`nodes.NAME`", RawGroup::SECTION),
     ("`nodes.NAME.addresses[]`", RawNode::SECTION),
     ("`pools.NAME`", RawPool::SECTION),

@@ -29,11 +29,23 @@ fn ha(changes: &[(&str, &str)]) -> String {
 }
 
 const SHARED: &str = "prefixes: [10.32.96.0/20], snat: [{ address: 10.32.96.50, box: lb1 }, \
-                      { address: 10.32.96.51, ports: 2000-2999, box: lb2 }]";
+                      { address: 10.32.96.51, ports: 2000-2999, box: lb2 }], checks_from: [";
+
+/// Where the checks of each box come from.
+const CHECKS: [&str; 2] = [
+    "{ address: 10.32.96.58, box: lb1 }",
+    "{ address: 10.32.96.59, box: lb2 }",
+];
 
 /// The valid file of two boxes, with these changes of `ha`.
 fn two(changes: &[(&str, &str)]) -> String {
-    file(&[(12, &ha(changes)), (3, &mgmt(SHARED))])
+    checked_from(&CHECKS, changes)
+}
+
+/// The same with these addresses that checks come from.
+fn checked_from(checks: &[&str], changes: &[(&str, &str)]) -> String {
+    let network = format!("{SHARED}{}]", checks.join(", "));
+    file(&[(12, &ha(changes)), (3, &mgmt(&network))])
 }
 
 fn addresses(all: &[Snat]) -> Vec<String> {
@@ -65,6 +77,128 @@ fn each_box_has_its_own_addresses_of_the_same_file() {
     assert_eq!(addresses(&a.snat), ["10.32.96.50"]);
     assert_eq!(addresses(&a.peer_snat), ["10.32.96.51"]);
     assert_eq!((&a.snat, &a.peer_snat), (&b.peer_snat, &b.snat));
+    let of_checks = ["10.32.96.58", "10.32.96.59"].map(|text| text.parse().unwrap());
+    let [first, second] = of_checks;
+    assert_eq!(
+        (&a.checks_from[..], &a.peer_checks_from[..]),
+        (&[first][..], &[second][..])
+    );
+    assert_eq!(
+        (&b.checks_from, &b.peer_checks_from),
+        (&a.peer_checks_from, &a.checks_from)
+    );
+    assert_eq!(a.all_checks_from().collect::<Vec<_>>(), of_checks);
+}
+
+/// Asserts that the file with these addresses has this one problem.
+fn refused_from(checks: &[&str], key: &str, piece: &str) {
+    let problems = problems(&checked_from(checks, &[]));
+    let [(line, found, words)] = problems.as_slice() else {
+        panic!("{checks:?}: not one problem: {problems:#?}");
+    };
+    assert_eq!((*line, found.as_str()), (3, key), "{words}");
+    assert!(words.contains(piece), "{words:?} does not say {piece:?}");
+}
+
+#[test]
+fn each_box_has_an_address_that_its_checks_come_from() {
+    let [a, b] = CHECKS;
+    let all = "networks.mgmt.checks_from";
+    let second = "networks.mgmt.checks_from[1]";
+    let of = |key: &str| format!("{second}.{key}");
+    refused_from(&[a], all, "box lb2 has 0 addresses of IPv4 in network mgmt");
+    let one_more = "{ address: 10.32.96.57, box: lb1 }";
+    refused_from(&[a, b, one_more], all, "box lb1 has 2 addresses of IPv4");
+    refused_from(
+        &[a, "{ address: 10.32.96.59, box: lb }"],
+        &of("box"),
+        "no box is called \"lb\"",
+    );
+    refused_from(&[a, "{ address: 10.32.96.59 }"], &of("box"), "missing");
+    refused_from(&[a, "{ box: lb2 }"], &of("address"), "missing");
+    for (address, words) in [
+        ("10.33.0.1", "outside its network's prefixes"),
+        ("10.32.96.0", "is the network address of 10.32.96.0/20"),
+        ("10.32.111.255", "is the broadcast address of 10.32.96.0/20"),
+        ("10.32.96.51", "is a SNAT address in line 3"),
+        ("10.32.96.58", "is already listed in line 3"),
+    ] {
+        let other = format!("{{ address: {address}, box: lb2 }}");
+        refused_from(&[a, &other], &of("address"), words);
+    }
+    refused_of(
+        &[("marker", "10.32.96.59")],
+        "ha.marker",
+        "an address that checks of network mgmt come from",
+    );
+    let boxes = "{ lb1: { sync: \"10.32.96.58:7433\" }, lb2: { sync: \"10.99.0.2:7433\" } }";
+    refused_of(
+        &[("boxes", boxes)],
+        "ha.boxes.lb1.sync",
+        "that checks of network mgmt",
+    );
+}
+
+#[test]
+fn an_address_that_checks_come_from_is_nothing_else() {
+    let of = |line: usize, text: &str| {
+        let network = format!("{SHARED}{}]", CHECKS.join(", "));
+        problems(&file(&[(12, &ha(&[])), (3, &mgmt(&network)), (line, text)]))
+    };
+    let vip = "  api-a: { network: mgmt, listen: [\"10.32.96.59:6443/tcp\"], pool: kas-a }";
+    let found = of(10, vip);
+    let words = "checks of network mgmt come from 10.32.96.59 in line 3";
+    assert!(found[0].2.contains(words), "{found:?}");
+    let found = of(8, &backends("\"10.32.96.58:30918\""));
+    assert_eq!((found.len(), found[0].0), (1, 8), "{found:?}");
+    assert!(
+        found[0].2.contains("come from 10.32.96.58 in line 3"),
+        "{found:?}"
+    );
+    let routed = format!(
+        "{SHARED}{}], routes: [{{ to: 10.40.0.0/16, via: 10.32.96.58 }}]",
+        CHECKS.join(", ")
+    );
+    let found = problems(&file(&[(12, &ha(&[])), (3, &mgmt(&routed))]));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].2.contains("expected a gateway"), "{found:?}");
+}
+
+#[test]
+fn a_box_alone_has_no_address_for_its_checks() {
+    let checks = "prefixes: [10.32.96.0/20], snat: [10.32.96.50], checks_from: [{ address: 10.32.96.58, box: lb1 }]";
+    refused(
+        &[(3, &mgmt(checks))],
+        "networks.mgmt.checks_from[0].box",
+        "found \"lb1\", but there is no `ha`",
+    );
+}
+
+#[test]
+fn each_family_of_snat_addresses_has_checks_of_its_own() {
+    let [a, b] = CHECKS;
+    let of = |checks: &str| {
+        let network = format!(
+            "prefixes: [10.32.96.0/20, \"fd00:96::/64\"], snat: [{}], checks_from: [{a}, {b}{checks}]",
+            "{ address: 10.32.96.50, box: lb1 }, { address: 10.32.96.51, box: lb2 }, \
+             { address: \"fd00:96::50\", box: lb1 }, { address: \"fd00:96::51\", box: lb2 }"
+        );
+        file(&[(12, &ha(&[])), (3, &mgmt(&network))])
+    };
+    let of_6 = ", { address: \"fd00:96::58\", box: lb1 }, { address: \"fd00:96::59\", box: lb2 }";
+    let config = parse("lb.yaml", &of(of_6)).unwrap();
+    assert_eq!(config.networks[0].checks_from.len(), 2);
+    let text = config.expanded().unwrap();
+    assert_eq!(
+        parse("expanded.yaml", &text).as_ref(),
+        Ok(&config),
+        "{text}"
+    );
+    let found = problems(&of(""));
+    let words: Vec<_> = found.iter().map(|(_, _, words)| &words[..40]).collect();
+    let expected =
+        ["lb1", "lb2"].map(|name| format!("box {name} has 0 addresses of IPv6 in netwo"));
+    assert_eq!(words, expected);
 }
 
 #[test]
@@ -117,7 +251,12 @@ fn the_boxes_are_two_and_this_is_one_of_them() {
                  lb3: { sync: \"10.99.0.3:7433\" } }";
     let problems = problems(&two(&[("boxes", three)]));
     let found: Vec<_> = problems.iter().map(|(_, key, _)| key.as_str()).collect();
-    assert_eq!(found, ["networks.mgmt.snat", "ha.boxes"], "{problems:?}");
+    let expected = [
+        "networks.mgmt.snat",
+        "networks.mgmt.checks_from",
+        "ha.boxes",
+    ];
+    assert_eq!(found, expected, "{problems:?}");
     refused_of(
         &[("box", "lb3")],
         "ha.box",
@@ -146,9 +285,11 @@ fn problems_of_host(text: &str, host: &str) -> String {
 
 #[test]
 fn each_box_has_a_part_of_the_snat_addresses() {
+    let checks = CHECKS.join(", ");
+    let checks = checks.clone() + ", " + &checks.replace("10.32.96.", "fd00:96::");
     let with = |snat: &str| {
         let network = mgmt(&format!(
-            "prefixes: [10.32.96.0/20, \"fd00:96::/64\"], snat: [{snat}]"
+            "prefixes: [10.32.96.0/20, \"fd00:96::/64\"], snat: [{snat}], checks_from: [{checks}]"
         ));
         file(&[(12, &ha(&[])), (3, &network)])
     };

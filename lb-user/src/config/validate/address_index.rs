@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use lb_common::maps::snat::{FIRST_FLOW_PORT, FIRST_LEG_PORT, FLOWS_PER_ADDRESS};
 
 use super::{
+    checks_from::CheckSources,
     ha::Boxes,
     prefixes::{any_prefixes, check_disjoint},
 };
@@ -31,10 +32,12 @@ pub(super) struct Known<'r> {
 }
 
 impl<'r> Known<'r> {
-    /// SNAT addresses of all networks, and the link-local ones of their cells.
+    /// SNAT addresses of all networks, those that checks come from, and the link-local ones of their cells.
     pub(super) fn addresses(&self) -> usize {
-        let of =
-            |facts: &Facts<'_>| facts.snat_places.len() + usize::from(has_ipv6(&facts.prefixes));
+        let of = |facts: &Facts<'_>| {
+            let own = facts.snat_places.len() + facts.checks.own.len();
+            own + usize::from(has_ipv6(&facts.prefixes))
+        };
         self.facts.iter().map(of).sum()
     }
 
@@ -76,6 +79,8 @@ pub(super) struct Facts<'r> {
     snat_places: HashMap<IpAddr, (Option<RangeInclusive<u16>>, &'r Location)>,
     /// Whether `snat` is all that was written there.
     snat_whole: bool,
+    /// Where checks come from.
+    pub(super) checks: CheckSources<'r>,
 }
 
 impl<'r> Facts<'r> {
@@ -122,12 +127,14 @@ impl<'r> Facts<'r> {
             peer_snat: Vec::new(),
             snat_places: HashMap::new(),
             snat_whole: raw.snat.whole,
+            checks: CheckSources::default(),
         };
         check_disjoint(placed, findings);
         facts.add_routes(&raw.routes, findings);
         facts.add_sources(raw.sources.as_ref(), findings);
         facts.add_backends(raw, findings);
         facts.add_snat_addresses(&raw.snat, boxes, findings);
+        facts.checks = CheckSources::read(&raw.checks_from, &facts, boxes, findings);
         facts
     }
 
@@ -335,7 +342,7 @@ impl<'r> Facts<'r> {
         } in &raw.elements
         {
             let ports = self.snat_ports(value, whole, findings);
-            let is_of_peer = boxes.is_of_peer(value, whole, findings);
+            let is_of_peer = boxes.is_of_peer(value.r#box.as_ref(), whole, findings);
             let Some(At { place, value }) = &value.address else {
                 self.snat_whole = false;
                 continue;

@@ -25,7 +25,7 @@ const BOXES: usize = 2;
 pub(in crate::config) struct Boxes<'r> {
     /// None: this box is alone.
     names: Option<Names<'r>>,
-    raw: &'r [Named<RawBox>],
+    pub(super) raw: &'r [Named<RawBox>],
     /// The name of this one, if it is known.
     own: Option<String>,
 }
@@ -57,14 +57,14 @@ impl<'r> Boxes<'r> {
         }
     }
 
-    /// Whether a SNAT address is of another box.
+    /// Whether a SNAT address, or one that checks come from, is of another box.
     pub(super) fn is_of_peer(
         &self,
-        raw: &RawSnat,
+        owner: Option<&At<String>>,
         place: &Location,
         findings: &mut Findings,
     ) -> bool {
-        match (&self.names, &raw.r#box) {
+        match (&self.names, owner) {
             (None, None) => false,
             (None, Some(written)) => {
                 let words = format!(
@@ -238,10 +238,18 @@ fn check_is_of_host(
     let vip = services.find(|one| one.listen.iter().any(|listen| listen.address == address));
     let mut networks = config.networks.iter();
     let snat = networks.find(|network| network.all_snat().any(|snat| snat.address == address));
-    let other = match (vip, snat) {
-        (Some(service), _) => format!("a VIP of service {}", service.name),
-        (None, Some(network)) => format!("a SNAT address of network {}", network.name),
-        (None, None) => return,
+    let mut networks = config.networks.iter();
+    let of_checks = networks.find(|one| one.all_checks_from().any(|other| other == address));
+    let other = match (vip, snat, of_checks) {
+        (Some(service), ..) => format!("a VIP of service {}", service.name),
+        (None, Some(network), _) => format!("a SNAT address of network {}", network.name),
+        (None, None, Some(network)) => {
+            format!(
+                "an address that checks of network {} come from",
+                network.name
+            )
+        }
+        (None, None, None) => return,
     };
     let words = format!("{address} is {other}; expected a {what} that only the host has");
     findings.add(place, words);

@@ -6,6 +6,7 @@
 
 mod address_index;
 mod admin;
+mod checks_from;
 mod family;
 pub(in crate::config) mod ha;
 mod health_and_drain;

@@ -38,6 +38,7 @@ pub(super) fn validate<'r>(
         let host = host(named, role, findings);
         let known = Facts::read(named, role, host, boxes, findings);
         boxes.check_shares(named, findings);
+        boxes.check_sources(named, findings);
         if let (Some(interface), Some(role)) = (interface, role) {
             networks.push(Network {
                 name: named.name.clone(),
@@ -51,6 +52,8 @@ pub(super) fn validate<'r>(
                 backends: known.backends.clone(),
                 snat: known.snat.clone(),
                 peer_snat: known.peer_snat.clone(),
+                checks_from: known.checks.own.clone(),
+                peer_checks_from: known.checks.of_peer.clone(),
                 reject: value_of(&named.value.reject),
                 max_flows: named.value.max_flows.as_ref().map(|at| at.value),
                 half_open: slots(&named.value.half_open),
@@ -73,6 +76,10 @@ pub(super) fn check_gateways(networks: &Known<'_>, usage: &Usage<'_>, findings: 
             if let Some(snat) = facts.snat_place(address) {
                 let line = findings.line(snat, place);
                 let words = format!("{address} is a SNAT address in {line}; expected a gateway");
+                findings.add(place, words);
+            } else if let Some(checks) = facts.checks.place(address) {
+                let line = findings.line(checks, place);
+                let words = format!("checks come from {address} in {line}; expected a gateway");
                 findings.add(place, words);
             } else if let Some(vip) = usage.vips.get(&(network, address)) {
                 let words = format!(

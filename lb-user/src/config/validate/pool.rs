@@ -254,12 +254,20 @@ fn check_reachable(
             findings.line(vip.place, place)
         ));
     }
-    match facts.snat_place(address) {
-        Some(snat) => Err(format!(
+    if let Some(snat) = facts.snat_place(address) {
+        return Err(format!(
             "{address} is a SNAT address of network {} in {}; expected a backend, not the load \
              balancer itself",
             facts.name,
             findings.line(snat, place)
+        ));
+    }
+    match facts.checks.place(address) {
+        Some(checks) => Err(format!(
+            "checks of network {} come from {address} in {}; expected a backend, not the load \
+             balancer itself",
+            facts.name,
+            findings.line(checks, place)
         )),
         None => Ok(()),
     }

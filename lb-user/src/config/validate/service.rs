@@ -271,6 +271,15 @@ impl<'r> Usage<'r> {
         if let Some(words) = facts.snat_conflict(entry, place, findings) {
             findings.add(place, words);
         }
+        if let Some(checks) = facts.checks.place(entry.address) {
+            let words = format!(
+                "checks of network {} come from {} in {}; expected an address of its own",
+                facts.name,
+                entry.address,
+                findings.line(checks, place)
+            );
+            findings.add(place, words);
+        }
         self.vips.entry((network, entry.address)).or_insert(mention);
         if !self.crowded && self.vips.len() + networks.addresses() > MAX_ADDRESSES {
             self.crowded = true;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::{Config, HostedCluster, VipRange},
+    config::{Config, HostedCluster, Network, VipRange},
     system::files::change_beside,
 };
 
@@ -36,13 +36,15 @@ impl Taken {
         let services = config.services.iter();
         let vips = services.flat_map(|service| service.listen.iter().map(|one| one.address));
         let networks = config.networks.iter();
+        let checks = networks.clone().flat_map(Network::all_checks_from);
         let snat = networks.flat_map(|network| network.all_snat().map(|one| one.address));
         let marker = config.ha.iter().map(|ha| ha.marker);
         let clusters = config.kubernetes.iter();
         let statuses =
             clusters.flat_map(|cluster| cluster.load_balancers.iter().map(|one| one.vip));
+        let own = snat.chain(checks).chain(marker);
         Self {
-            by_file: vips.chain(snat).chain(statuses).chain(marker).collect(),
+            by_file: vips.chain(own).chain(statuses).collect(),
             by_hosted: hosted.iter().map(|one| one.vip).collect(),
         }
     }

@@ -313,7 +313,10 @@ fn addresses(config: &Config) -> impl Iterator<Item = IpAddr> {
     let backends = config.pools.iter().flat_map(|pool| &pool.backends);
     let snat = snat.map(|snat| snat.address);
     let listen = listen.map(|listen| listen.address);
-    snat.chain(listen).chain(backends.map(|one| one.address))
+    let checks = config.networks.iter().flat_map(|one| &one.checks_from);
+    snat.chain(checks.copied())
+        .chain(listen)
+        .chain(backends.map(|one| one.address))
 }
 
 impl Retired {

@@ -41,6 +41,8 @@ pub struct FreedSnat {
     pub network: String,
     /// The address.
     pub address: IpAddr,
+    /// What its record had, if it had one.
+    pub key: Option<AddressKey>,
 }
 
 /// The slots of a SNAT address: each network that has it has one.
@@ -146,15 +148,19 @@ impl Live {
                     return Ok(None);
                 };
                 let id = ids.get(Kind::Network, network);
-                if let Some((id, address)) = id.zip(ids.stands_for(snat.address)) {
-                    let key = AddressKey::new(address, u16::try_from(id)?);
-                    self.close_doors(&key);
+                let key = match id.zip(ids.stands_for(snat.address)) {
+                    Some((id, address)) => Some(AddressKey::new(address, u16::try_from(id)?)),
+                    None => None,
+                };
+                if let Some(key) = &key {
+                    self.close_doors(key);
                     // Of a network that is gone, the plan has removed the address already.
-                    let _gone = self.maps.addresses.remove(&key);
+                    let _gone = self.maps.addresses.remove(key);
                 }
                 return Ok(Some(FreedSnat {
                     network: network.to_owned(),
                     address: snat.address,
+                    key,
                 }));
             }
         }

@@ -52,7 +52,7 @@ impl Cell {
         }
         let present = addresses(handle, inner.ifindex).await?;
         let missing = self.own_addresses();
-        let missing = missing.filter(|own| !present.iter().any(|(found, _)| found == own));
+        let missing = missing.filter(|own| !self.has_among(&present, own));
         found.extend(missing.map(|address| format!("address {address} was missing")));
         let routes = self
             .missing_routes(handle, inner.ifindex)

@@ -78,6 +78,7 @@ impl Lab {
             mtu: 1500,
             vlan: None,
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            checks_from: Vec::new(),
             prefixes: prefixes.iter().map(|text| text.parse().unwrap()).collect(),
             routes: Vec::new(),
         }
@@ -102,6 +103,21 @@ impl Lab {
         found
             .into_iter()
             .map(|(found, _)| found.to_string())
+            .collect()
+    }
+
+    /// The IPv4 addresses that the inner end has, with their prefixes.
+    fn prefixes(&self) -> BTreeSet<String> {
+        let list = || {
+            link::with_netlink(async |handle| {
+                let inner = link::find(&handle, INNER).await?.context("inner end")?;
+                addresses::addresses(&handle, inner.ifindex).await
+            })
+        };
+        let found = self.resident.run(list).unwrap().into_iter();
+        let found = found.filter(|(found, _)| found.is_ipv4());
+        found
+            .map(|(found, message)| format!("{found}/{}", message.header.prefix_len))
             .collect()
     }
 
@@ -169,6 +185,38 @@ impl Lab {
 
 fn strings(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(|&one| one.to_owned()).collect()
+}
+
+/// So the kernel asks for the neighbours of that prefix in its name.
+#[test]
+#[ignore = "needs CAP_NET_ADMIN and CAP_SYS_ADMIN"]
+fn an_address_that_checks_come_from_has_the_prefix_of_its_link() {
+    Lab::run("checks", |lab| {
+        let [snat, first, second] =
+            ["10.0.0.9", "10.0.0.61", "10.0.0.62"].map(|text| text.parse::<IpAddr>().unwrap());
+        lab.cell.prefixes = vec!["10.0.0.0/24".parse().unwrap()];
+        lab.cell.addresses = BTreeSet::from([snat, first]);
+        lab.build();
+        assert_eq!(lab.prefixes(), strings(&["10.0.0.9/32", "10.0.0.61/32"]));
+        let amiss = |lab: &Lab| lab.cell.amiss(&lab.resident).unwrap().unwrap();
+        assert_eq!(amiss(lab), [""; 0]);
+
+        lab.cell.checks_from = vec![first];
+        assert_eq!(amiss(lab), ["address 10.0.0.61 was missing"]);
+        lab.build();
+        assert_eq!(lab.prefixes(), strings(&["10.0.0.9/32", "10.0.0.61/24"]));
+        assert_eq!(amiss(lab), [""; 0]);
+
+        lab.cell.addresses = BTreeSet::from([snat, second]);
+        lab.cell.checks_from = vec![second];
+        lab.build();
+        assert_eq!(lab.prefixes(), strings(&["10.0.0.9/32", "10.0.0.62/24"]));
+        assert_eq!(amiss(lab), [""; 0]);
+
+        lab.cell.checks_from = Vec::new();
+        lab.build();
+        assert_eq!(lab.prefixes(), strings(&["10.0.0.9/32", "10.0.0.62/32"]));
+    });
 }
 
 #[test]

@@ -82,6 +82,11 @@ impl BoxName {
         }
     }
 
+    /// Where its checks of backends come from, whichever box is active.
+    pub const fn checks_from(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 32, 96, 62 + self.number())
+    }
+
     /// Where the other one reaches it.
     pub const fn sync(self) -> SocketAddrV4 {
         SocketAddrV4::new(Ipv4Addr::new(10, 99, 0, self.number()), SYNC_PORT)

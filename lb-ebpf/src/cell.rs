@@ -86,6 +86,10 @@ fn is_local(xdp: &Xdp, id: u16, ethernet: &Ethernet) -> Option<()> {
     if !frame.is_plain_tcp() || lookup::address(id, ip.destination.get()).is_some() {
         return None;
     }
+    if ours.is_quiet() && frame.resets() {
+        // Of a connection that another box has carried: its client is not to know before that is sure.
+        return None;
+    }
     if let Some(flow_id) = flow_id(ours, port) {
         return splice::may_send(&frame, flow_id).then_some(());
     }

@@ -47,9 +47,9 @@ pub(crate) fn network_with(id: u16) -> Option<(u16, &'static Network)> {
 #[inline(always)]
 pub(crate) fn address(network: u16, address: Be32) -> Option<&'static Address> {
     // SAFETY: any bits are valid for the record. An address is removed at the end of a plan and its memory used by
-    // the next plan at the earliest; records of addresses that stay do not change but on a host network. A packet
-    // that holds one as long as that reads another of our addresses: a reply is taken then only if its sender, port,
-    // protocol and numbers are those of the flow with that id.
+    // the next plan at the earliest; records of addresses that stay do not change but on a host network, and in their kind where
+    // another box's come and stop being quiet. A packet that holds one as long as that reads another of our addresses: a
+    // reply is taken then only if its sender, port, protocol and numbers are those of the flow with that id.
     unsafe {
         ADDRESSES.get(&AddressKey {
             address,

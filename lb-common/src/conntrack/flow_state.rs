@@ -53,6 +53,8 @@ const SPLICED: u32 = 1 << 8;
 /// What the client sends is dropped, because its connection is being handed over. It is sent again.
 const HELD: u32 = 1 << 9;
 const GENERATION_SHIFT: u32 = 10;
+/// What a replica has of its flow's word.
+const COPIED: u32 = STATE_MASK | BACKEND_FIRST | UDP | FIN_REQUEST | FIN_REPLY | SPLICED;
 
 impl FlowState {
     /// From the raw value in the entry.
@@ -374,6 +376,19 @@ impl FlowState {
         Self(generation).with_state(State::Free)
     }
 
+    /// Whether another box may have a replica of this flow: both ends have answered, and no socket changes it meanwhile.
+    #[inline(always)]
+    pub const fn is_replicated(self) -> bool {
+        matches!(self.state(), State::Established) && !self.is_held()
+    }
+
+    /// A claimed entry becomes the replica of another box's flow with this word: its state and its FINs, and its splice if that has been
+    /// written, but neither its generation nor what userspace has marked there.
+    #[inline(always)]
+    pub const fn replicate(self, of: Self) -> Self {
+        Self(self.0 & !COPIED | of.0 & COPIED)
+    }
+
     /// A claim that is given up. The fields are no flow's; the id goes back into the queue.
     #[inline(always)]
     pub const fn withdraw(self) -> Self {
@@ -465,6 +480,38 @@ mod tests {
             let both = established.with_fin(first).with_fin(second);
             assert!(!both.is_doubted());
             assert_eq!(both.close().backend_closed_first(), first == reply);
+        }
+    }
+
+    #[test]
+    fn a_replica_has_the_state_of_its_flow_and_a_generation_of_its_own() {
+        let live = FlowState::from_raw(0x1234_5400).claim(false).publish();
+        let established = live.with_state(State::Established);
+        let claimed = FlowState::default().claim(false);
+        for of in [
+            established,
+            established.with_fin(Direction::Reply),
+            established.doubted(),
+            established.with_flags(SPLICED),
+            established.expiring(),
+        ] {
+            assert!(of.is_replicated());
+            let replica = claimed.replicate(of);
+            assert_eq!(replica.generation(), claimed.generation());
+            assert_eq!(replica.state(), of.state());
+            assert_eq!(replica.is_half_closed(), of.is_half_closed());
+            assert_eq!(replica.is_doubted(), of.is_doubted());
+            assert_eq!(replica.is_spliced(), of.is_spliced());
+            assert!(!replica.is_expiring() && !replica.is_held());
+        }
+        for of in [
+            live,
+            live.with_state(State::Replied),
+            established.hold(),
+            claimed,
+            established.close(),
+        ] {
+            assert!(!of.is_replicated());
         }
     }
 

@@ -229,7 +229,16 @@ pub const KIND_SNAT: u32 = 2;
 /// The link-local IPv6 address of a cell, which its neighbours answer to.
 pub const KIND_LINK: u32 = 4;
 
+/// An address that was another box's a moment ago: a segment of no flow has no answer, because its flow may still come from there.
+pub const KIND_QUIET: u32 = 8;
+
 impl Address {
+    /// Whether a segment of no flow has no answer there.
+    #[inline(always)]
+    pub const fn is_quiet(&self) -> bool {
+        self.kind & KIND_QUIET != 0
+    }
+
     /// Whether it is a VIP, whatever else it is.
     pub const fn is_vip(&self) -> bool {
         self.kind & KIND_VIP != 0

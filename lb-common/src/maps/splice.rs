@@ -74,6 +74,16 @@ impl Binding {
         }
     }
 
+    /// The same of a flow of this generation.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(self, generation: u32) -> Self {
+        Self {
+            splice: BOUND | generation,
+            ..self
+        }
+    }
+
     /// Whether it is that of a bound flow of this generation.
     #[inline(always)]
     pub const fn is_bound(&self, generation: u32) -> bool {

@@ -7,7 +7,7 @@ use network_types::ip::IpProto;
 
 use super::{
     Chain, Packet,
-    header::{ACK, Ethernet, Ipv4, Ipv6, SYN, Tcp, Udp},
+    header::{ACK, Ethernet, Ipv4, Ipv6, RST, SYN, Tcp, Udp},
 };
 use crate::{addr::Be16, verdict::DropReason};
 
@@ -106,6 +106,12 @@ impl<I> Frame<'_, I> {
             L4::Tcp(tcp) => tcp.flags.get() & (SYN | ACK) == SYN | ACK,
             L4::Udp(_) => false,
         }
+    }
+
+    /// Whether it ends a connection at once.
+    #[inline(always)]
+    pub fn resets(&self) -> bool {
+        matches!(self.l4, L4::Tcp(tcp) if tcp.flags.get() & RST != 0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use lb_common::{
     addr::Be32,
-    maps::flow::FlowKey,
+    maps::{flow::FlowKey, network::Address},
     wire::{
         Frame, Ip,
         header::{Ipv4, Ipv6},
@@ -33,6 +33,9 @@ pub(crate) trait IpVersion: Ip + Sized {
 
     /// Whether the source is one of our addresses in the network `id`.
     fn has_our_source(&self, id: u16) -> bool;
+
+    /// What an address, or the label of one, is in the network `id`.
+    fn ours(id: u16, address: Be32) -> Option<&'static Address>;
 
     /// The longest match of a rule set for the source.
     fn source_rule(&self, set: u32) -> u32;
@@ -76,6 +79,11 @@ impl IpVersion for Ipv4 {
     #[inline(always)]
     fn has_our_source(&self, id: u16) -> bool {
         lookup::address(id, self.source.get()).is_some()
+    }
+
+    #[inline(always)]
+    fn ours(id: u16, address: Be32) -> Option<&'static Address> {
+        lookup::address(id, address)
     }
 
     #[inline(always)]
@@ -123,6 +131,11 @@ impl IpVersion for Ipv6 {
     #[inline(always)]
     fn has_our_source(&self, id: u16) -> bool {
         lookup::label(self.source.get()).is_some_and(|label| lookup::labelled(id, label).is_some())
+    }
+
+    #[inline(always)]
+    fn ours(id: u16, label: Be32) -> Option<&'static Address> {
+        lookup::labelled(id, label)
     }
 
     #[inline(always)]

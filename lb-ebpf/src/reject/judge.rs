@@ -5,7 +5,7 @@ use lb_common::{
     addr::Be32,
     maps::{
         flow::FlowKey,
-        network::{NETWORK_REJECT, Network},
+        network::{Address, NETWORK_REJECT, Network},
         service::SERVICE_REJECT,
     },
     verdict::DropReason,
@@ -42,6 +42,9 @@ pub(crate) fn must_know<I: IpVersion>(
     network: NetworkRef,
     reason: u32,
 ) -> bool {
+    if has(OF_FLOWS, reason) && I::ours(network.id, vip).is_some_and(Address::is_quiet) {
+        return false;
+    }
     if has(OF_POLICY, reason) {
         let Some(key) = version::key(frame, vip, network.id) else {
             return false;
@@ -78,6 +81,9 @@ pub(crate) const OF_POLICY: u64 = 1 << DropReason::NotDeclared as u32
     | 1 << DropReason::NoService as u32
     | 1 << DropReason::Spoofed as u32
     | 1 << DropReason::Denied as u32;
+
+/// Reasons that mean only that the flow is not known.
+const OF_FLOWS: u64 = 1 << DropReason::NoFlow as u32 | 1 << DropReason::ReplyMismatch as u32;
 
 /// Whether `reasons` have the bit of this one.
 #[inline(always)]

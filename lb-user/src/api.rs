@@ -1,5 +1,7 @@
 //! What goes over the admin socket, as it stands in JSON.
 
+pub mod ha;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -56,6 +58,8 @@ pub enum Request {
     Legs(Filter),
     /// The names that shared VIPs have refused.
     RefusedNames,
+    /// How this box and its peer stand to each other.
+    Ha,
     /// What has happened since the event with this number.
     Events {
         /// Events after this one; 0 for all that are kept.
@@ -74,6 +78,7 @@ impl Request {
             | Self::Health
             | Self::Legs(_)
             | Self::RefusedNames
+            | Self::Ha
             | Self::Events { .. } => true,
             Self::Reload { .. }
             | Self::Confirm
@@ -233,6 +238,8 @@ pub enum Answer {
         /// The names.
         names: Vec<RefusedName>,
     },
+    /// To [`Request::Ha`].
+    Ha(Box<ha::HaStatus>),
     /// To [`Request::Events`], oldest first.
     Events {
         /// The events.

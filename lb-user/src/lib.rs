@@ -20,6 +20,7 @@ pub mod daemon;
 pub mod dataplane;
 pub mod events;
 pub mod flows;
+pub mod ha;
 pub mod health;
 pub mod host;
 pub mod metrics;

@@ -62,7 +62,7 @@ fn numbers(lb: &DataPlane) -> [u64; 4] {
 }
 
 /// The ACK of a client, which opens the flow: the SYN to the backend, and its SNAT port.
-fn connected(lb: &mut DataPlane) -> (Answer, Vec<u8>, String) {
+pub(super) fn connected(lb: &mut DataPlane) -> (Answer, Vec<u8>, String) {
     let answer = Answer::to(lb, &OPTIONS);
     let (syn, port) = opened(lb, &answer.segment(0, ACK_ONLY).window(501));
     (answer, syn, port)

@@ -66,6 +66,7 @@ mod quota;
 mod race;
 mod recover;
 mod redispatch;
+mod replicas;
 mod reply;
 mod request;
 mod reset;

@@ -244,6 +244,11 @@ impl Address {
         self.kind & KIND_VIP != 0
     }
 
+    /// Whether only the active one of two boxes has it: a VIP, or a SNAT address that flows have.
+    pub const fn is_of_active(&self) -> bool {
+        self.is_vip() || self.kind & KIND_SNAT != 0 && self.count > 0
+    }
+
     /// Whether a SNAT `port` (host order) belongs to flows.
     #[inline(always)]
     pub const fn is_of_flow(&self, port: u16) -> bool {

@@ -107,9 +107,11 @@ impl std::error::Error for Failure {}
 /// Why there is none.
 pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
     let patience = match request {
-        Request::Health | Request::Legs(_) | Request::RefusedNames | Request::Events { .. } => {
-            SHORT_TIMEOUT
-        }
+        Request::Health
+        | Request::Legs(_)
+        | Request::RefusedNames
+        | Request::Ha
+        | Request::Events { .. } => SHORT_TIMEOUT,
         Request::Plan { .. }
         | Request::Reload { .. }
         | Request::Confirm

@@ -270,6 +270,11 @@ pub(super) enum Command {
         #[command(flatten)]
         show: Show,
     },
+    /// The other box of a pair
+    Ha {
+        #[command(subcommand)]
+        look: HaLook,
+    },
     /// What has happened: reloads, verdicts of checks, and what operators did
     #[command(after_help = examples(&[
         "lb events --follow",
@@ -321,6 +326,16 @@ pub(super) enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum HaLook {
+    /// Which box serves, and whether the flows of each stand ready on the other: exit 0 if they do, 1 if not
+    #[command(after_help = examples(&[
+        "lb ha status",
+        "lb ha status -o json | jq .receiving.session.complete",
+    ]))]
+    Status(Show),
 }
 
 #[derive(Debug, Subcommand)]

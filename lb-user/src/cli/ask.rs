@@ -111,6 +111,7 @@ impl<'a> ChangeReport<'a> {
             | Answer::NewProcess { .. }
             | Answer::Legs { .. }
             | Answer::RefusedNames { .. }
+            | Answer::Ha(_)
             | Answer::Events { .. } => bail!(OTHER_ANSWER),
         })
     }
@@ -164,6 +165,7 @@ fn words(answer: Answer, how: &Wording<'_>) -> Result<Vec<String>> {
         | Answer::NewProcess { .. }
         | Answer::Legs { .. }
         | Answer::RefusedNames { .. }
+        | Answer::Ha(_)
         | Answer::Events { .. } => bail!(OTHER_ANSWER),
     }
 }

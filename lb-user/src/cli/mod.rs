@@ -16,6 +16,7 @@ mod down;
 mod drops;
 mod events;
 mod flows;
+mod ha;
 mod health;
 mod new_process;
 mod nodes;
@@ -37,7 +38,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::schemas::{AnswerSchema, schemas};
 use self::{
-    arguments::{Cli, Command, Format},
+    arguments::{Cli, Command, Format, HaLook},
     ask::RefusedCommand,
 };
 use crate::system::{
@@ -132,6 +133,9 @@ pub fn main() -> ExitCode {
         Command::Backend { change } => backends::change(change),
         Command::Nodes(show) => nodes::show(&show),
         Command::Node { change } => nodes::change(change),
+        Command::Ha {
+            look: HaLook::Status(show),
+        } => return ended(ha::show(&show)),
         Command::Flows {
             which,
             kill: true,

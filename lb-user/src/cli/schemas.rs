@@ -12,6 +12,7 @@ use super::{
     version::VersionReport,
 };
 use crate::{
+    api::ha::HaStatus,
     model::report::Versioned,
     reports::{
         backends::BackendsReport,
@@ -68,6 +69,7 @@ pub fn schemas() -> Vec<AnswerSchema> {
         of::<FlowsReport>("flows", &["lb flows"]),
         of::<WhoReport>("who", &["lb who SNATIP:PORT"]),
         of::<WhoAtReport>("who-at", &["lb who SNATIP:PORT --at WHEN"]),
+        of::<HaStatus>("ha", &["lb ha status"]),
         of::<EventsReport>("events", &["lb events"]),
         of::<EventReport>("event", &["lb events --follow"]),
         of::<DropsReport>("drops", &["lb drops"]),

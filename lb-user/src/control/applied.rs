@@ -50,6 +50,8 @@ pub(crate) struct Applied {
     pub(crate) retired: Retired,
     /// What the box is among those that have one service.
     pub(crate) role: HaRole,
+    /// Whether those of the active box are quiet: see [`KIND_QUIET`](lb_common::maps::network::KIND_QUIET).
+    pub(crate) is_quiet: bool,
     /// The addresses that it has only while it is active; none where it is alone.
     pub(crate) of_active: HashMap<AddressKey, Address>,
     /// Services whose names the data plane has no room for, and the entries of each.

@@ -301,7 +301,8 @@ impl Live {
             if page.address.raw() != 0 {
                 current.snat.insert(slot, page.address);
             }
-            if maps.has_queue(slot)? {
+            // What cannot be opened at this moment is there.
+            if maps.has_queue(slot).unwrap_or(true) {
                 current.queues.insert(slot);
             }
         }

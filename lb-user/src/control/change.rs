@@ -64,6 +64,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) mode: Mode,
     /// What the box is with it.
     pub(crate) role: HaRole,
+    /// Whether the addresses of the active box are quiet.
+    pub(crate) is_quiet: bool,
 }
 
 impl Change {
@@ -79,6 +81,7 @@ impl Change {
             layers,
             mode,
             role,
+            is_quiet,
         } = wanted;
         let mut ids = ids.clone();
         ids.begin();
@@ -86,6 +89,9 @@ impl Change {
         desired.add_tables(&config, layers, &ids, &mut live.built)?;
         desired.run_in(mode);
         desired.take_role(role);
+        if is_quiet {
+            desired.be_quiet();
+        }
         let current = live.current(&ids)?;
         choose(&current, &mut desired, &config, &mut ids);
         Ok(Self {
@@ -268,7 +274,8 @@ impl Running {
         layers: &Layers,
     ) -> Result<Change> {
         let wanted = Wanted {
-            role: self.role_of(&config),
+            role: self.role_within(&config),
+            is_quiet: self.applied.is_quiet,
             config,
             places,
             layers,
@@ -318,6 +325,8 @@ impl Running {
             shares,
         } = change;
         self.adopt_ids(&ids)?;
+        // Flows may refer to them from here on.
+        self.show_pair();
         systemd::is_alive();
         let changed =
             |(name, cell): &(&String, &Cell)| self.applied.cells.get(*name) != Some(*cell);
@@ -370,6 +379,7 @@ impl Running {
             self.applied.ids,
         ) = (config, places, cells, ids);
         self.steer();
+        self.show_pair();
         Ok(())
     }
 

@@ -259,8 +259,7 @@ impl Control {
     /// If the kernel refuses it.
     pub async fn tick(&mut self) -> Result<()> {
         self.running.tidy();
-        // One that has failed.
-        self.take_role();
+        self.tick_role();
         self.tick_nics().await;
         self.tick_mending();
         self.running.offer_found();
@@ -358,6 +357,10 @@ impl Control {
 
     /// Ends the flows of dead backends that get no new ones, as far as the pool's `on_dead` has it.
     fn cut_dead(&mut self) {
+        if !self.role().serves() {
+            // What the active box thinks of its backends is what counts for its flows.
+            return;
+        }
         let ids = self.running.ids();
         let mut cut = EvictSelector::default();
         for (name, standing) in self.running.checks.standings() {

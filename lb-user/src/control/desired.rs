@@ -14,7 +14,7 @@ use lb_common::{
         backend::Backend,
         half_open,
         network::{
-            Address, AddressKey, KIND_LINK, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK,
+            Address, AddressKey, KIND_LINK, KIND_QUIET, KIND_SNAT, KIND_VIP, MAX_SNAT_PER_NETWORK,
             NETWORK_AT_ONCE, NETWORK_EVENTS, NETWORK_GENERIC, NETWORK_HOST, NETWORK_PARTIAL,
             NETWORK_REJECT, Network, NetworkKey, ROLE_MGMT, ROLE_TENANT, ROLE_UPLINK,
         },
@@ -164,19 +164,24 @@ impl Desired {
 
     /// Holds back what a box in this `role` does not have. To be called when all addresses are there.
     pub fn take_role(&mut self, role: HaRole) {
-        let is_of_active = |address: &Address| {
-            let has_flows = address.kind & KIND_SNAT != 0 && address.count > 0;
-            address.is_vip() || has_flows
-        };
         self.role = role;
         if role != HaRole::Alone {
             let addresses = self.addresses.iter();
-            let of_active = addresses.filter(|(_, address)| is_of_active(address));
+            let of_active = addresses.filter(|(_, address)| address.is_of_active());
             self.of_active = of_active.map(|(key, address)| (*key, *address)).collect();
         }
         if role == HaRole::Standby {
             self.addresses
                 .retain(|key, _| !self.of_active.contains_key(key));
+        }
+    }
+
+    /// Has segments of no flow have no answer at the addresses of the active box.
+    pub fn be_quiet(&mut self) {
+        for (key, address) in &mut self.addresses {
+            if self.of_active.contains_key(key) {
+                address.kind |= KIND_QUIET;
+            }
         }
     }
 
@@ -778,6 +783,20 @@ services:
             ..standby
         };
         assert_eq!(rest, whole);
+    }
+
+    #[test]
+    fn addresses_of_the_active_box_alone_are_quiet() {
+        let mut ids = Ids::default();
+        let mut active = build(&two_boxes("a"), &mut ids);
+        active.take_role(HaRole::Active);
+        let loud = active.clone();
+        active.be_quiet();
+        for (key, address) in &active.addresses {
+            let is_of_active = loud.of_active.contains_key(key);
+            assert_eq!(address.is_quiet(), is_of_active, "{key:?}");
+        }
+        assert_eq!(active.of_active, loud.of_active);
     }
 
     #[test]

@@ -84,6 +84,10 @@ impl Control {
                 Ok(chosen) => return self.kill(chosen, &filter, by, reply),
                 Err(reason) => refused(&reason),
             },
+            Request::Ha => match &self.running.pair {
+                Some(pair) => Answer::Ha(Box::new(pair.status())),
+                None => refused(&"this instance has no peer: its file has no `ha`"),
+            },
             Request::Events { after } => Answer::Events {
                 events: self.history.after(after),
             },

@@ -26,6 +26,7 @@ use crate::{
     config::Config,
     dataplane::pins::Pins,
     flows::log::Reporter,
+    ha::{thread::BoxPair, view::HaView},
     model::{
         maglev::MaglevTable,
         names::parse_backend,
@@ -70,6 +71,8 @@ pub struct Running {
     /// The addresses of the host, as they were last looked at.
     pub(crate) host_addresses: BTreeSet<IpAddr>,
     pub(crate) reporter: Reporter,
+    /// The sessions with the other box, if there is one.
+    pub(crate) pair: Option<BoxPair>,
     /// How backends answer.
     pub(crate) passive: PassiveWatch,
 }
@@ -107,6 +110,21 @@ impl Running {
             self.data_plane.live.close(id.unwrap_or_default())?;
         }
         Ok(())
+    }
+
+    /// Has the session with the other box go by what is applied.
+    pub(crate) fn show_pair(&self) {
+        if let Some(pair) = &self.pair {
+            pair.show(self.ha_view());
+        }
+    }
+
+    /// What is applied, for the session with the other box.
+    pub(crate) fn ha_view(&self) -> HaView {
+        HaView {
+            ids: self.applied.ids.clone(),
+            is_active: self.applied.role.serves(),
+        }
     }
 
     /// What is applied.

@@ -129,6 +129,7 @@ impl EventLoop<'_> {
                 if let Some(log) = self.flow_log {
                     log.set_names(ids);
                 }
+                control.running.show_pair();
             }
         }
         if confirmed.is_some() {

@@ -6,6 +6,7 @@ use std::{io, os::fd::OwnedFd};
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::threads;
 use crate::{
     api::Severity,
     control::{
@@ -30,6 +31,8 @@ impl Control {
         self.begin_to_wait();
         self.save();
         self.running.checks.rest();
+        // The next process has sessions of its own, and gives ids out.
+        self.running.pair = None;
         self.running.ending.expiry.rest().await;
         self.event("process", Severity::Notice, CONTROL_PLANE, GIVES_WAY);
         self.history.rest();
@@ -67,6 +70,7 @@ impl Control {
         self.running.shared_vips.acceptors.take_back();
         self.running.read_anew().context("read what is live")?;
         self.running.ending.expiry.go_on();
+        self.running.pair = threads::pair(&self.running)?;
         self.apply(&self.running.config().clone()).await?;
         // What the next process has written is not what this one knows.
         self.saved = State::default();

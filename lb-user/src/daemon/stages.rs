@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
+use lb_common::maps::network::{Address, Network};
 use tokio::{
     runtime::Runtime,
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -120,6 +121,7 @@ pub(super) fn bring_up(
     } = &running.applied;
     remove_stale_links(start.pins, places)?;
     remove_stale_cells(config, start.pins, cells, &running.residents)?;
+    running.pair = threads::pair(&running)?;
     Ok(running)
 }
 
@@ -209,6 +211,10 @@ impl<'a> Found<'a> {
         let (mut places, cells) = build_cells(&config, pins, nics, &ids, &mut residents)?;
         checks.heard = Heard::open(&pins.maps())?;
         checks.adopt(start.state);
+        let host_addresses = match config.ha {
+            Some(_) => host_addresses()?,
+            None => BTreeSet::new(),
+        };
         let current = live.current(&ids)?;
         places.extend(places_without_nics(&config, nics, pins, &current, &ids));
         Ok(Self {
@@ -218,7 +224,7 @@ impl<'a> Found<'a> {
             live,
             ids,
             serving: current.serving(),
-            host_addresses: host_addresses(),
+            host_addresses,
             current,
             places,
             cells,
@@ -227,10 +233,27 @@ impl<'a> Found<'a> {
         })
     }
 
+    /// A standby is silent before its networks go on again: what a stop has left open is closed.
+    fn close_of_active(&mut self) -> Result<()> {
+        let addresses = self.current.addresses.iter();
+        let of_active: HashMap<_, _> = addresses
+            .filter(|(_, address)| address.is_of_active())
+            .map(|(key, address)| (*key, *address))
+            .collect();
+        self.live.close_addresses(&of_active)?;
+        self.current
+            .addresses
+            .retain(|key, _| !of_active.contains_key(key));
+        Ok(())
+    }
+
     /// Attaches the programs, unless they are switched later, and makes the networks known. What the host may
     /// refuse comes before the first change of what runs.
     fn open_networks(&mut self, switches: Option<Mode>) -> Result<Networks> {
         let pins = self.start.pins;
+        if self.role() == HaRole::Standby {
+            self.close_of_active()?;
+        }
         let mut change = self.change_in(switches.unwrap_or(Mode::Native))?;
         self.live.save_ids(change.ids())?;
         self.live.follow(change.desired().next_hops.clone());
@@ -267,9 +290,21 @@ impl<'a> Found<'a> {
             places: self.places.clone(),
             layers: &self.layers(),
             mode,
-            role: HaRole::of(self.config.ha.as_ref(), &self.host_addresses),
+            role: self.role(),
+            is_quiet: false,
         };
         Change::to(wanted, &mut self.live, &self.ids, self.start.pins)
+    }
+
+    /// The role to begin with. A box that becomes active does so when all else is there, and clients learn of it; one that was active
+    /// stays so.
+    fn role(&self) -> HaRole {
+        let is_stopped = self.current.networks.values().any(Network::is_stopped);
+        let was_active = self.current.addresses.values().any(Address::is_vip) && !is_stopped;
+        match HaRole::of(self.config.ha.as_ref(), &self.host_addresses) {
+            HaRole::Active if !was_active => HaRole::Standby,
+            role => role,
+        }
     }
 
     fn layers(&self) -> Layers {
@@ -285,6 +320,7 @@ impl<'a> Found<'a> {
 
     /// Starts the threads: of next hops, checks, shared VIPs, and the end of flows.
     fn start_threads(self, networks: Networks) -> Result<Running> {
+        let role = self.role();
         let Self {
             start,
             config,
@@ -299,7 +335,6 @@ impl<'a> Found<'a> {
             residents,
             mut checks,
         } = self;
-        let role = HaRole::of(config.ha.as_ref(), &host_addresses);
         let Networks {
             links,
             mode,
@@ -356,6 +391,7 @@ impl<'a> Found<'a> {
             is_share_due: true,
             retired: Retired::default(),
             role,
+            is_quiet: false,
             of_active: HashMap::new(),
             without_names: Vec::new(),
             renamed: false,
@@ -369,6 +405,10 @@ impl<'a> Found<'a> {
             links,
             held: Held::default(),
             is_kept: false,
+        };
+        let address_changes = match applied.config.ha {
+            Some(_) => changes::follow(start.runtime, FollowedEvents::Addresses),
+            None => mpsc::channel(1).1,
         };
         let mut running = Running {
             data_plane,
@@ -384,10 +424,11 @@ impl<'a> Found<'a> {
                 shares: accounts.shares,
             },
             changes: changes::follow(start.runtime, FollowedEvents::Links),
-            address_changes: changes::follow(start.runtime, FollowedEvents::Addresses),
+            address_changes,
             host_addresses,
             reporter: reporter.clone(),
             passive,
+            pair: None,
         };
         running.applied.update_serving();
         Ok(running)

@@ -15,10 +15,11 @@ use crate::{
         apply::Live,
         checks::Checks,
         desired::{Attachment, Desired},
-        running::Neighbours,
+        running::{Neighbours, Running},
     },
     dataplane::{cookies::Cookies, pins::Pins},
     flows::keepalive::next_hops::{NextHop, NextHops},
+    ha::thread::BoxPair,
     model::registry::{Ids, Kind},
     network::{
         cell,
@@ -86,6 +87,16 @@ pub(super) fn front(
     }
     let cookies = Cookies::open(&pins.maps(), group_secret::read(config, pins)?)?;
     Acceptors::start(sides, accounts, listeners, cookies, &pins.maps())
+}
+
+/// Starts the sessions with the other box, if the configuration has one.
+pub(super) fn pair(running: &Running) -> Result<Option<BoxPair>> {
+    let Some(ha) = &running.config().ha else {
+        return Ok(None);
+    };
+    let folder = running.pins().maps();
+    let maps = running.data_plane.live.beside(&folder)?;
+    BoxPair::start(ha, &folder, maps, running.ha_view()).map(Some)
 }
 
 /// Starts a thread for each network that checks its backends.

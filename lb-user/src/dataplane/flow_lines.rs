@@ -88,12 +88,26 @@ impl FlowLines {
     ///
     /// If a live flow has the key, or there is no room.
     pub fn insert(&self, key: &FlowKey, id: u32) -> Result<()> {
-        let keyed = self.keyed(key)?;
-        let inserted = flow_line::insert(&keyed, keyed.places, id);
-        inserted.map_err(|why| match why {
+        self.add(key, id).map_err(|why| match why {
             NotIndexed::Race => anyhow!("another flow has the tuple"),
             NotIndexed::Full => anyhow!("the flow index has no room"),
         })
+    }
+
+    /// The flow of a key that is not the one with this id.
+    pub fn other(&self, key: &FlowKey, id: u32) -> Option<u32> {
+        let other = self.keyed(key).ok()?.other(id)?;
+        Some(other.0)
+    }
+
+    /// As [`Self::insert`]; without the key of the lines there is no room.
+    ///
+    /// # Errors
+    ///
+    /// If a live flow has the key, or there is no room.
+    pub fn add(&self, key: &FlowKey, id: u32) -> Result<(), NotIndexed> {
+        let keyed = self.keyed(key).map_err(|_| NotIndexed::Full)?;
+        flow_line::insert(&keyed, keyed.places, id)
     }
 
     /// Takes a flow out of the index, if it is there.

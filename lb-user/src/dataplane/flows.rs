@@ -161,6 +161,23 @@ impl FlowTable {
         write!(service client_mac last_seen ack_request ack_reply traffic_request traffic_reply);
     }
 
+    /// Writes what may be newer of a flow, whose tuple is there: its client's station, its numbers and when it was seen; and has its
+    /// traffic begin with nothing.
+    pub fn renew(&self, id: u32, flow: &Flow) {
+        let Some(entry) = self.entry(id) else {
+            return;
+        };
+        macro_rules! write {
+            ($($field:ident)+) => {$(
+                // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+                let field = unsafe { &raw mut (*entry).$field };
+                // SAFETY: as above; racing stores of these fields are what the layout allows.
+                unsafe { field.write_volatile(flow.$field) };
+            )+};
+        }
+        write!(client_mac last_seen ack_request ack_reply traffic_request traffic_reply);
+    }
+
     /// Which SNAT port the flows of an id have.
     pub fn port(&self, id: u32) -> Option<Be16> {
         let entry = self.entry(id)?;

@@ -119,6 +119,11 @@ impl Labels {
         (self.key().client(beside) == flow.client).then_some(beside)
     }
 
+    /// What stands for a client's IPv6 address in its flow's entry.
+    pub fn hash(&self, client: Be128) -> Be32 {
+        self.key().client(client)
+    }
+
     /// The address that stands beside the flow with this id.
     fn beside(&self, id: u32) -> Option<Be128> {
         let clients = self.clients.as_ref()?;

@@ -31,6 +31,7 @@ pub mod peers;
 pub mod pins;
 pub mod quotas;
 pub mod readings;
+pub mod replicas;
 pub mod snat_ports;
 pub mod spilled;
 pub mod splices;

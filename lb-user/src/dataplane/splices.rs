@@ -17,7 +17,7 @@ use lb_common::{
     conntrack::FlowState,
     maps::{
         flow::TIME_SHIFT,
-        splice::{Binding, DRAINED, Splice, SpliceName, flow, owner},
+        splice::{BOUND_HAS_REST, Binding, DRAINED, Splice, SpliceName, flow, owner},
     },
 };
 
@@ -181,6 +181,14 @@ impl SpliceTable {
     pub fn awaited(&self, id: u32, word: FlowState) -> Option<Binding> {
         let binding = self.bindings.read(id)?;
         (word.is_binding() && binding.is_bound(word.generation())).then_some(binding)
+    }
+
+    /// All that the splice of the flow with this id and word has that was opened by a hello or a cookie; none of one that was handed over,
+    /// or whose second segment is yet to be sent.
+    pub fn bound(&self, id: u32, word: FlowState) -> Option<Binding> {
+        let binding = self.bindings.read(id)?;
+        let is_whole = binding.flags & BOUND_HAS_REST == 0;
+        (word.is_spliced() && is_whole && binding.is_bound(word.generation())).then_some(binding)
     }
 
     fn number(&self, id: u32) -> Option<u32> {

@@ -89,6 +89,8 @@ pub(super) struct Worker {
     pub(super) now: Ticks,
     /// Whether flows end by the clock of this box.
     serves: bool,
+    /// Since when, if another box has served them before: no flow has idled here for longer.
+    served_since: Option<Ticks>,
     /// Dropped when it rests, if it is to.
     rest: Option<oneshot::Sender<()>>,
 }
@@ -137,6 +139,7 @@ impl Worker {
             recount: Recount::due(),
             batch: Duration::ZERO,
             serves,
+            served_since: None,
             rest: None,
         })
     }
@@ -261,7 +264,11 @@ impl Worker {
         if !self.serves {
             return;
         }
-        let (now, service, last_seen) = (self.clock(), glance.service, glance.last_seen);
+        let (now, service) = (self.clock(), glance.service);
+        let last_seen = match self.served_since {
+            Some(since) if age(now, since) < age(now, glance.last_seen) => since,
+            _ => glance.last_seen,
+        };
         let waited = age(now, last_seen);
         if word.is_binding() && waited >= ticks(syn_repeat::MIN_WAIT) {
             self.repeat_syn(id, word, waited);
@@ -434,6 +441,7 @@ impl Worker {
             return;
         }
         self.serves = serves;
+        self.served_since = serves.then_some(self.now);
         self.post = ResetSender::new(Arc::clone(&self.counts), self.now, serves);
         self.keepalive = Keepalive::default();
         self.doubts = Doubts::default();

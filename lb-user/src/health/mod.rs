@@ -16,7 +16,7 @@ mod state;
 mod suspicion;
 mod target;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{fmt, net::SocketAddr, time::Duration};
 

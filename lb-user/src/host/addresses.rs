@@ -1,7 +1,7 @@
 //! Addresses and ports of the host: those that `lb` must not take from it, and those that it must
 //! have.
 
-use std::{collections::BTreeSet, fs, net::IpAddr};
+use std::{collections::BTreeSet, fs, io, net::IpAddr};
 
 use anyhow::{Context as _, Result};
 use nix::ifaddrs::getifaddrs;
@@ -154,16 +154,26 @@ pub(crate) fn interfaces_with(address: IpAddr) -> impl Iterator<Item = String> {
 }
 
 /// Interface and address of every address of the host.
-pub(crate) fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
-    let all = getifaddrs().into_iter().flatten();
-    all.filter_map(|found| {
+pub(super) fn addresses() -> impl Iterator<Item = (String, IpAddr)> {
+    read_addresses().into_iter().flatten()
+}
+
+/// The same.
+///
+/// # Errors
+///
+/// If the kernel does not say.
+pub(crate) fn read_addresses() -> io::Result<impl Iterator<Item = (String, IpAddr)>> {
+    let all = getifaddrs()?;
+    let named = all.filter_map(|found| {
         let storage = found.address?;
         let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         let v6 = || storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
         // An address with a label (`eth0:1`) is one of its interface all the same.
         let interface = found.interface_name.split(':').next().unwrap_or_default();
         Some((interface.to_owned(), v4.or_else(v6)?))
-    })
+    });
+    Ok(named)
 }
 
 #[cfg(test)]

@@ -69,6 +69,7 @@ impl Collector for MetricsSnapshot {
         write(families::INSTANCE, &self.instance, to)?;
         write(families::RELOADS, &self.reloads, to)?;
         write(families::CLUSTERS, &self.clusters, to)?;
+        write(families::HA, &self.ha, to)?;
         write(families::NETWORKS, &self.networks, to)?;
         write(families::RINGS, &self.rings, to)?;
         write(families::QUOTAS, &self.quotas, to)?;

@@ -5,9 +5,9 @@
 use prometheus_client::metrics::MetricType;
 
 use super::rows::{
-    AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, HelloRow, InstanceRow, InterfaceRow,
-    NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, RefusalRow, ReloadRow, RequestRow,
-    RingRow, ServiceRow, SharedRow, SnatRow, ThreadRow,
+    AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, HaRow, HelloRow, InstanceRow,
+    InterfaceRow, NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, RefusalRow, ReloadRow,
+    RequestRow, RingRow, ServiceRow, SharedRow, SnatRow, ThreadRow,
 };
 
 /// The value of a sample.
@@ -111,6 +111,18 @@ metrics! {
 metrics! {
     CLUSTERS: ClusterRow {
         gauge "lb_kubernetes_age_seconds" "How old what is known of a cluster of Kubernetes may be: 0 while its API answers." = |row| row.age_seconds;
+    }
+}
+
+metrics! {
+    HA: HaRow {
+        gauge "lb_ha_active" "Whether this box has the marker address, and so serves." = |row| row.status.active;
+        gauge "lb_ha_sending_complete" "Whether the peer has got all flows of this box since its session began." = |row| row.status.sending.session.complete;
+        gauge "lb_ha_receiving_complete" "Whether this box has got all flows of its peer since its session began." = |row| row.status.receiving.session.complete;
+        counter "lb_ha_flows_sent_total" "Flows that the peer was sent in its session, each as often as it was." = |row| row.status.sending.flows;
+        counter "lb_ha_flows_received_total" "Flows of the peer that stand ready, each as often as it came in this session." = |row| row.status.receiving.ready;
+        counter "lb_ha_flows_unknown_total" "Flows of the peer that refer to what this box does not have." = |row| row.status.receiving.unknown;
+        gauge "lb_ha_flows_waiting" "Flows of the peer that wait for room, or for an entry that a CPU changes." = |row| row.status.receiving.waiting;
     }
 }
 
@@ -282,6 +294,7 @@ mod tests {
             of(INSTANCE),
             of(RELOADS),
             of(CLUSTERS),
+            of(HA),
             of(NETWORKS),
             of(RINGS),
             of(QUOTAS),

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    api::{ControlStatus, Event, RefusedName},
+    api::{ControlStatus, Event, RefusedName, ha::HaStatus},
     model::names::AppliedNames,
     observe::Observer,
 };
@@ -71,6 +71,8 @@ pub struct ControlReport {
     pub names: Arc<AppliedNames>,
     /// Changes so far.
     pub reloads: ReloadCounts,
+    /// How this box and its peer stand to each other, if there is one.
+    pub ha: Option<HaStatus>,
     /// What is still to be done.
     pub waiting: Waiting,
     /// Its latest events, oldest first, as many as were wanted.

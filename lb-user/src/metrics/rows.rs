@@ -4,6 +4,7 @@ use lb_common::maps::counts::{BUCKETS, Record};
 use prometheus_client::encoding::EncodeLabelSet;
 
 use super::process::ProcessReading;
+use crate::api::ha::HaStatus;
 
 /// An object with labels, which are the same for all that is counted of it.
 pub(super) trait Row {
@@ -67,6 +68,13 @@ impl Row for InstanceRow {
 
     fn labels(&self) -> Option<Self::Labels<'_>> {
         None
+    }
+}
+
+row! {
+    /// The other box.
+    struct HaRow { peer: String } {
+        status: HaStatus,
     }
 }
 

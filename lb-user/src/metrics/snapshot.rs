@@ -19,7 +19,7 @@ use super::{
     report::ControlReport,
     rising::{Rising, Width},
     rows::{
-        AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, HelloRow, InstanceRow,
+        AnsweredRow, BackendRow, BuildRow, ClusterRow, FramesRow, HaRow, HelloRow, InstanceRow,
         InterfaceRow, NetworkRow, OutcomeRow, PoolRow, QuotaRow, ReasonRow, ReloadRow, RequestRow,
         RingRow, ServiceRow, SharedRow, SnatRow, ThreadRow,
     },
@@ -47,6 +47,7 @@ pub(super) struct MetricsSnapshot {
     pub(super) instance: Vec<InstanceRow>,
     pub(super) reloads: Vec<ReloadRow>,
     pub(super) clusters: Vec<ClusterRow>,
+    pub(super) ha: Vec<HaRow>,
     pub(super) networks: Vec<NetworkRow>,
     pub(super) rings: Vec<RingRow>,
     pub(super) quotas: Vec<QuotaRow>,
@@ -109,6 +110,7 @@ impl Looks {
             }],
             reloads: reloads(report),
             clusters: clusters(report),
+            ha: ha(report),
             quotas: self.quotas(config, ids),
             snat: self.snat(config, ids)?,
             services: self.services(config, ids),
@@ -306,6 +308,14 @@ fn reloads(report: &ControlReport) -> Vec<ReloadRow> {
     ];
     let rows = rows.map(|(result, count)| ReloadRow { result, count });
     rows.into()
+}
+
+fn ha(report: &ControlReport) -> Vec<HaRow> {
+    let rows = report.ha.iter().map(|status| HaRow {
+        peer: status.peer.clone(),
+        status: status.clone(),
+    });
+    rows.collect()
 }
 
 fn clusters(report: &ControlReport) -> Vec<ClusterRow> {

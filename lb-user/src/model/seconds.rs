@@ -1,9 +1,9 @@
 //! A time as JSON has it: one unit for all of them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize as _, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// A time: in JSON a number of seconds, with milliseconds behind the point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +38,17 @@ impl Serialize for Seconds {
 /// That of the serializer.
 pub fn of_micros<S: Serializer>(micros: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(*micros as f64 / 1_000_000.0)
+}
+
+/// The reverse of [`of_micros`].
+///
+/// # Errors
+///
+/// If it is no number of seconds.
+pub fn to_micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    let time = Duration::try_from_secs_f64(seconds).map_err(D::Error::custom)?;
+    u64::try_from(time.as_micros()).map_err(D::Error::custom)
 }
 
 impl JsonSchema for Seconds {

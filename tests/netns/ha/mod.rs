@@ -6,6 +6,7 @@ mod marker;
 mod power_off;
 mod replicas;
 mod roles;
+mod status;
 mod sync_cut;
 
 use std::{
@@ -41,7 +42,7 @@ const PROBE_PORT: u16 = 30711;
 const CHECKS: &str = "interval: 200ms, timeout: 150ms, fast_interval: 100ms";
 
 /// How long a new connection may wait for its box to become the active one.
-const TAKEN_OVER: Duration = Duration::from_secs(1);
+const TAKEN_OVER: Duration = Duration::from_secs(3);
 /// How long the first box may take from its start until it serves.
 const FIRST: Duration = Duration::from_secs(10);
 /// In this time the other box has what this one has.

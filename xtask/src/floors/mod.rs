@@ -12,7 +12,7 @@ use self::graph::{Graph, Module};
 use crate::workspace::Workspace;
 
 /// The folders, top to bottom.
-const FLOORS: [&str; 21] = [
+const FLOORS: [&str; 22] = [
     "cli",
     "daemon",
     "control",
@@ -24,6 +24,7 @@ const FLOORS: [&str; 21] = [
     "admin",
     "events",
     "proxy",
+    "ha",
     "flows",
     "api",
     "health",

@@ -78,7 +78,7 @@ impl Boxes<'_> {
         } = &network.value;
         let of_checks = checks_from.elements.iter();
         let first = of_checks.clone().map(|at| &at.place).next();
-        let first = first.or(snat.elements.first().map(|at| &at.place));
+        let first = first.or_else(|| snat.elements.first().map(|at| &at.place));
         let Some(place) = first.filter(|_| snat.whole && checks_from.whole) else {
             return;
         };

@@ -13,12 +13,12 @@ use tempfile::TempDir;
 pub(super) const NAME: &str = "lb.example";
 
 /// A CA and a server's certificate that it has signed; and another CA.
-pub(super) struct Certificates {
+pub(crate) struct Certificates {
     folder: TempDir,
 }
 
 impl Certificates {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         // Without the extensions of the distribution's configuration.
         let empty = "[req]\ndistinguished_name = name\n[name]\n";
@@ -32,7 +32,7 @@ impl Certificates {
     }
 
     /// A key in `NAME.key`, and its certificate in `NAME.pem`.
-    fn make(&self, name: &str, extension: &str, signer: Option<&str>) {
+    pub(crate) fn make(&self, name: &str, extension: &str, signer: Option<&str>) {
         let mut openssl = Command::new("openssl");
         openssl.current_dir(self.folder.path());
         openssl.args("req -x509 -config openssl.cnf -days 2 -nodes -newkey ec".split(' '));
@@ -49,7 +49,7 @@ impl Certificates {
         assert!(output.status.success(), "{openssl:?}: {said}");
     }
 
-    pub(super) fn path(&self, file: &str) -> PathBuf {
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.folder.path().join(file)
     }
 

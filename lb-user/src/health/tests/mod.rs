@@ -1,6 +1,6 @@
 //! Checks against real servers on the loopback interface.
 
-mod certificate;
+pub(crate) mod certificate;
 mod checker;
 mod http;
 mod proxy;

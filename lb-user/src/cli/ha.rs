@@ -1,0 +1,146 @@
+//! `lb ha status`: which box of a pair serves, and whether the flows of each stand ready on the other.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::{
+    arguments::{Format, Show},
+    ask::{OTHER_ANSWER, RefusedCommand},
+    print,
+};
+use crate::{
+    admin::client,
+    api::{
+        Answer, Request,
+        ha::{HaStatus, SessionStatus},
+    },
+    model::ago::ago_seconds,
+};
+
+/// Names of objects that are listed; of more only the number.
+const MAX_NAMES: usize = 10;
+
+/// Prints it; the exit code says whether the flows of each box stand ready on the other.
+pub(super) fn show(show: &Show) -> Result<ExitCode> {
+    let status = match client::ask(&show.instance.name, &Request::Ha)? {
+        Answer::Ha(status) => *status,
+        Answer::Refused { reasons, .. } => {
+            return Err(RefusedCommand::usage(reasons.join(", ")).into());
+        }
+        _ => bail!(OTHER_ANSWER),
+    };
+    match show.output.format {
+        Format::Json => print::report(&status)?,
+        Format::Table => {
+            for line in lines(&status) {
+                print::line(line)?;
+            }
+        }
+    }
+    let is_ready = status.sending.session.complete && status.receiving.session.complete;
+    Ok(match is_ready {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// For people.
+fn lines(status: &HaStatus) -> Vec<String> {
+    let role = match status.active {
+        true => "active: it has the marker address",
+        false => "standby: it does not have the marker address",
+    };
+    let (sending, receiving) = (&status.sending, &status.receiving);
+    let mut lines = vec![
+        format!("box {}: {role} {}", status.r#box, status.marker),
+        format!("peer {} at {}", status.peer, status.sync),
+        format!(
+            "flows to it: {}; {} sent, {} ended, a pass takes {} us",
+            session(&sending.session),
+            sending.flows,
+            sending.ends,
+            sending.pass_us
+        ),
+        format!(
+            "flows from it: {}; {} stand ready, {} ended, {} later here, {} unknown, {} waiting",
+            session(&receiving.session),
+            receiving.ready,
+            receiving.ended,
+            receiving.later,
+            receiving.unknown,
+            receiving.waiting
+        ),
+    ];
+    for (names, of) in [
+        (&status.only_there, "only the peer has"),
+        (&status.only_here, "only this box has"),
+    ] {
+        let listed = names.iter().take(MAX_NAMES);
+        lines.extend(listed.map(|name| format!("{of} {name}")));
+        if let Some(more @ 1..) = names.len().checked_sub(MAX_NAMES) {
+            lines.push(format!("{of} {more} more"));
+        }
+    }
+    lines
+}
+
+fn session(session: &SessionStatus) -> String {
+    let error = session.error.as_deref();
+    match (session.since_seconds, session.complete) {
+        (Some(seconds), true) => format!("complete, for {}", ago_seconds(seconds)),
+        (Some(_), false) => "not complete yet".to_owned(),
+        (None, _) => format!("none: {}", error.unwrap_or("not begun yet")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ha::{ReceivingStatus, SendingStatus};
+
+    #[test]
+    fn a_pair_is_shown_in_a_few_lines() {
+        let status = HaStatus {
+            r#box: "lb1".to_owned(),
+            active: true,
+            marker: "10.32.96.60".to_owned(),
+            peer: "lb2".to_owned(),
+            sync: "10.99.0.2:7433".to_owned(),
+            sending: SendingStatus {
+                session: SessionStatus {
+                    since_seconds: Some(90),
+                    complete: true,
+                    ..SessionStatus::default()
+                },
+                flows: 7,
+                ends: 2,
+                pass_us: 800,
+            },
+            receiving: ReceivingStatus {
+                session: SessionStatus {
+                    error: Some("no answer".to_owned()),
+                    ..SessionStatus::default()
+                },
+                ready: 5,
+                ..ReceivingStatus::default()
+            },
+            only_there: (0..12).map(|number| format!("pool {number}")).collect(),
+            only_here: vec!["service api".to_owned()],
+        };
+        let lines = lines(&status);
+        assert_eq!(
+            lines[..5],
+            [
+                "box lb1: active: it has the marker address 10.32.96.60",
+                "peer lb2 at 10.99.0.2:7433",
+                "flows to it: complete, for 1m30s; 7 sent, 2 ended, a pass takes 800 us",
+                "flows from it: none: no answer; 5 stand ready, 0 ended, 0 later here, 0 unknown, 0 waiting",
+                "only the peer has pool 0",
+            ]
+        );
+        assert_eq!(lines[14], "only the peer has 2 more");
+        assert_eq!(lines[15], "only this box has service api");
+        assert_eq!(lines.len(), 16);
+    }
+}

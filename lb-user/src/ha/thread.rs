@@ -1,0 +1,139 @@
+//! The thread of the boxes' sessions: what it does never waits for the control plane, nor this for it.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context as _, Result};
+use tokio::{runtime::Builder, sync::watch};
+
+use super::{following, progress::PairProgress, serving, view::HaView};
+use crate::{
+    api::ha::HaStatus,
+    config::{Ha, HaBox},
+    dataplane::maps::Maps,
+    system::privileges::{self, KEPT_BY_LISTENERS},
+};
+
+/// What the sessions go by.
+pub(super) struct PeerLink {
+    pub(super) ha: Ha,
+    pub(super) peer: HaBox,
+    /// The folder of the pinned maps.
+    pub(super) folder: PathBuf,
+    pub(super) views: watch::Receiver<Arc<HaView>>,
+    pub(super) progress: PairProgress,
+    /// Counts the sessions that the peer has begun.
+    pub(super) turn: watch::Sender<u64>,
+}
+
+/// The running sessions. They end when this is dropped.
+#[derive(Debug)]
+pub struct BoxPair {
+    /// None: the thread is to end.
+    views: Option<watch::Sender<Arc<HaView>>>,
+    thread: Option<JoinHandle<()>>,
+    progress: PairProgress,
+    ha: Ha,
+    peer: HaBox,
+}
+
+impl BoxPair {
+    /// Starts the thread, on the maps that are pinned in `folder`, of which `maps` are.
+    ///
+    /// # Errors
+    ///
+    /// If there is no other box, a map cannot be opened, or the thread cannot be started.
+    pub fn start(ha: &Ha, folder: &Path, maps: Maps, view: HaView) -> Result<Self> {
+        let peer = ha.peer().context("ha.boxes names no other box")?.clone();
+        let own = ha.own().context("ha.boxes does not name this box")?;
+        let listen = own.sync;
+        let (views, seen) = watch::channel(Arc::new(view));
+        let progress = PairProgress::default();
+        let link = Arc::new(PeerLink {
+            ha: ha.clone(),
+            peer: peer.clone(),
+            folder: folder.to_owned(),
+            views: seen,
+            progress: progress.clone(),
+            turn: watch::Sender::new(0),
+        });
+        let standby = following::open(&link, maps)?;
+        let mut gone = views.subscribe();
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("start tokio for the peer")?;
+        let sessions = async move {
+            tokio::select! {
+                () = serving::serve(listen, Arc::clone(&link)) => {}
+                () = following::follow(Arc::clone(&link), standby) => {}
+                // The handle is gone.
+                () = async { while gone.changed().await.is_ok() {} } => {}
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("ha".to_owned())
+            .spawn(move || match privileges::give_up(KEPT_BY_LISTENERS) {
+                Ok(()) => runtime.block_on(sessions),
+                Err(error) => tracing::error!("the thread for the peer does not start: {error:#}"),
+            })
+            .context("start the thread for the peer")?;
+        Ok(Self {
+            views: Some(views),
+            thread: Some(thread),
+            progress,
+            ha: ha.clone(),
+            peer,
+        })
+    }
+
+    /// This box has these names now, and this role.
+    pub fn show(&self, view: HaView) {
+        if let Some(views) = &self.views {
+            views.send_if_modified(|known| {
+                let differs = **known != view;
+                if differs {
+                    *known = Arc::new(view);
+                }
+                differs
+            });
+        }
+    }
+
+    /// Whether all flows have come that are to come from a peer which has left the service to this box.
+    pub fn is_settled(&self) -> bool {
+        self.progress.is_settled()
+    }
+
+    /// How the boxes stand to each other.
+    pub fn status(&self) -> HaStatus {
+        let (sending, receiving, [only_there, only_here]) = self.progress.status();
+        HaStatus {
+            r#box: self.ha.box_name.clone(),
+            active: self
+                .views
+                .as_ref()
+                .is_some_and(|views| views.borrow().is_active),
+            marker: self.ha.marker.to_string(),
+            peer: self.peer.name.clone(),
+            sync: self.peer.sync.to_string(),
+            sending,
+            receiving,
+            only_there,
+            only_here,
+        }
+    }
+}
+
+impl Drop for BoxPair {
+    /// When this returns no replica is placed any more: another process may give out ids.
+    fn drop(&mut self) {
+        self.views = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread for the peer has panicked: please report it");
+        }
+    }
+}

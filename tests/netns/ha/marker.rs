@@ -20,7 +20,7 @@ const OTHER_VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 203, 111);
 /// How long the first one takes to find itself alone.
 const START: Duration = Duration::from_secs(5);
 /// How long no box may have it.
-const MOVED: Duration = Duration::from_secs(1);
+const MOVED: Duration = Duration::from_secs(3);
 /// How long a cut lasts through which the marker must stay: many adverts.
 const CUT: Duration = Duration::from_secs(2);
 

@@ -199,9 +199,14 @@ fn flows(lb: &Lb<'_>) -> Result<BTreeSet<Tuple>> {
 
 /// What a server behind `to` sees a new connection as; nothing if the connection has no answer at once.
 fn seen_as(client: &Host, to: SocketAddrV4) -> Result<Option<Ipv4Addr>> {
+    seen_within(client, to, TRY)
+}
+
+/// The same of a connection that may wait so long for each answer.
+fn seen_within(client: &Host, to: SocketAddrV4, limit: Duration) -> Result<Option<Ipv4Addr>> {
     let ask = || -> io::Result<String> {
-        let stream = TcpStream::connect_timeout(&to.into(), TRY)?;
-        stream.set_read_timeout(Some(TRY))?;
+        let stream = TcpStream::connect_timeout(&to.into(), limit)?;
+        stream.set_read_timeout(Some(limit))?;
         (&stream).write_all(b"who\n")?;
         let mut line = String::new();
         BufReader::new(&stream).read_line(&mut line)?;

@@ -14,7 +14,7 @@ use lb_tests::{
     traffic::conn_pair::Line,
 };
 
-use super::{Boxes, IDLE, IDLE_PORT, PROBE, seen_as};
+use super::{Boxes, IDLE, IDLE_PORT, PROBE, seen_as, seen_within};
 use crate::nic::announce::announces;
 
 /// How long a question by ARP and an announcement may take.
@@ -80,7 +80,7 @@ fn ensure_only_speaks(pair: &TwoBoxes, active: BoxName) -> Result<()> {
     let other = active.other();
     let said = Said::listen(pair, other)?;
     for number in 0..MANY {
-        let seen = seen_as(client, PROBE)?;
+        let seen = seen_within(client, PROBE, LIMIT)?;
         ensure!(
             seen == Some(active.snat()),
             "connection {number} comes as {seen:?} with {} active",

@@ -58,15 +58,16 @@ fn config(pair: &TwoBoxes) -> Config {
         ("busy", BUSY, BUSY_PORT),
         ("probe", PROBE, PROBE_PORT),
     ];
-    services
-        .into_iter()
-        .fold(Config::poc(), |config, (name, vip, port)| {
+    services.into_iter().fold(
+        Config::poc().set("on_stop", "drop"),
+        |config, (name, vip, port)| {
             let health = Keys::from(CHECKS).set("tcp.port", PROBE_PORT);
             config
                 .mgmt_pool(name, [SocketAddrV4::new(node, port)])
                 .pool(name, |pool| pool.set("health", health))
                 .tcp_service(name, vip)
-        })
+        },
+    )
 }
 
 /// An echo server at a port of the first node.
@@ -84,6 +85,7 @@ struct Boxes<'t> {
     pair: &'t TwoBoxes,
     first: Lb<'t>,
     second: Lb<'t>,
+    group: Group,
     _probed: EchoServer<'t>,
 }
 
@@ -106,6 +108,7 @@ impl<'t> Boxes<'t> {
             pair,
             first: start(BoxName::Lb1)?,
             second: start(BoxName::Lb2)?,
+            group,
             _probed: probed,
         };
         boxes.wait_until_served_by(BoxName::Lb1, FIRST)?;

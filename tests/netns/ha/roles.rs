@@ -73,6 +73,34 @@ fn a_connection_does_not_come_through_the_box_that_opened_it() -> Result<()> {
     Ok(())
 }
 
+/// The box that was active is stopped, and starts when the other one is: it says nothing of the service until the marker comes back, and
+/// connections outlive both moves.
+#[privileged_test]
+fn a_box_that_starts_again_is_silent_until_the_marker_comes_back() -> Result<()> {
+    let pair = Topology::pair()?;
+    let mut boxes = Boxes::start(&pair)?;
+    let line = Line::new(pair.client(), IDLE, &pair.nodes[0], IDLE_PORT)?;
+    let open = line.open()?;
+    boxes.wait_for_replicas(BoxName::Lb2, 1)?;
+    boxes.first.process().stop()?;
+    boxes.move_to(BoxName::Lb2)?;
+    open.talk()?;
+
+    let said = Said::listen(&pair, BoxName::Lb1)?;
+    let config = boxes.group.config(super::config(&pair), BoxName::Lb1);
+    boxes.first.restart(&config)?;
+    boxes.wait_for_replicas(BoxName::Lb1, 1)?;
+    let start = Instant::now();
+    while start.elapsed() < CHECKED {
+        open.talk()?;
+        let seen = seen_within(pair.client(), PROBE, LIMIT)?;
+        ensure!(seen == Some(PEER_SNAT), "{seen:?}");
+    }
+    said.ensure_nothing_as(&[VIP, SNAT, PEER_SNAT])?;
+    boxes.move_to(BoxName::Lb1)?;
+    open.talk()
+}
+
 /// New connections come through this box; the other one answers for the address of its checks alone, and says nothing as the
 /// VIP or with a SNAT address, its own one neither.
 fn ensure_only_speaks(pair: &TwoBoxes, active: BoxName) -> Result<()> {

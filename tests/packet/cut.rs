@@ -64,7 +64,7 @@ fn start(lb: &DataPlane) -> (Expiry, Reports) {
     let maps = Maps::open(&folder).expect("the maps");
     // The thread gives up the right to open them later.
     maps.hold().expect("the maps in maps");
-    let expiry = Expiry::start(&folder, maps, policy, ways, reporter);
+    let expiry = Expiry::start(&folder, maps, policy, ways, reporter, true);
     (expiry.expect("the thread starts"), reports)
 }
 

@@ -3,14 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    fs::File,
     io::{self, Read as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use nix::libc::O_NONBLOCK;
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, pem::PemObject as _},
@@ -21,6 +18,7 @@ use super::{
     names,
     place::{At, quote},
     problem::Findings,
+    regular_file,
 };
 
 /// The largest file that is read, in bytes: four times the size of what browsers trust.
@@ -87,13 +85,8 @@ impl Library {
 
 /// Fails at once for what is no file, such as a pipe without a writer, which an open would wait for.
 fn bytes(file: &Path) -> io::Result<Vec<u8>> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(O_NONBLOCK)
-        .open(file)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
+    // Any user may read it.
+    let file = regular_file::open(file, 0)?;
     let mut bytes = Vec::new();
     file.take(1 + MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {

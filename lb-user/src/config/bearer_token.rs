@@ -2,19 +2,15 @@
 
 use std::{
     fmt,
-    fs::File,
     io::{self, Read as _},
     ops::RangeInclusive,
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
-use nix::libc::O_NONBLOCK;
+use super::regular_file::{self, OTHERS};
 
 /// How many characters it has. Less could be guessed.
 const LENGTH: RangeInclusive<usize> = 16..=256;
-/// The mode bits by which other users may read or change a file.
-const OTHERS: u32 = 0o007;
 
 /// A token. It is compared in a time that shows nothing of it, and never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -55,21 +51,9 @@ impl fmt::Debug for BearerToken {
     }
 }
 
-/// The text of a small file that no other user may read. Fails at once for what is no file, such as a pipe.
+/// The text of a small file that no other user may read.
 fn text(path: &Path) -> io::Result<String> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(O_NONBLOCK)
-        .open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mode = metadata.mode() & 0o777;
-    if mode & OTHERS != 0 {
-        let words = format!("its mode {mode:o} lets other users have it; expected 600 or 640");
-        return Err(io::Error::other(words));
-    }
+    let file = regular_file::open(path, OTHERS)?;
     let mut text = String::new();
     file.take(4 * *LENGTH.end() as u64)
         .read_to_string(&mut text)?;

@@ -1,19 +1,16 @@
 //! The files by which a box shows its peer which one it is: its certificate, and the key of that.
 
 use std::{
-    fs::File,
     io::{self, Read as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
 };
 
-use nix::libc::O_NONBLOCK;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+
+use super::regular_file::{self, OTHERS};
 
 /// The largest file that is read, in bytes: a chain of certificates has a few thousand.
 const MAX_FILE_BYTES: u64 = 1 << 16;
-/// The mode bits by which other users may read or change a file.
-const OTHERS: u32 = 0o007;
 
 /// The certificates of a PEM file, at least one: the box's own, and those between it and a CA.
 ///
@@ -41,21 +38,9 @@ pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
         .map_err(|error| format!("has no private key that can be used: {error}"))
 }
 
-/// The bytes of a regular file without the mode bits of `refused`. Fails at once for what is no file, such as a pipe.
+/// The bytes of a regular file without the mode bits of `refused`.
 fn bytes(path: &Path, refused: u32) -> io::Result<Vec<u8>> {
-    let file = File::options()
-        .read(true)
-        .custom_flags(O_NONBLOCK)
-        .open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    let mode = metadata.mode() & 0o777;
-    if mode & refused != 0 {
-        let words = format!("its mode {mode:o} lets other users have it; expected 600 or 640");
-        return Err(io::Error::other(words));
-    }
+    let file = regular_file::open(path, refused)?;
     let mut bytes = Vec::new();
     file.take(1 + MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {

@@ -36,6 +36,7 @@ mod number;
 mod place;
 mod problem;
 mod quota;
+mod regular_file;
 mod schema;
 mod shared;
 mod syslog;

@@ -371,7 +371,7 @@ impl<'a> Found<'a> {
         systemd::is_alive();
         let policy = Policy::new(&config, &ids);
         let maps = live.beside(&pins.maps())?;
-        let expiry = Expiry::start_serving(
+        let expiry = Expiry::start(
             &pins.maps(),
             maps,
             policy,

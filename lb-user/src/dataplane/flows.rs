@@ -45,6 +45,18 @@ pub struct Glance {
     pub backend_id: u32,
 }
 
+/// Writes fields of a flow into its entry, one after the other, with a pause behind each.
+macro_rules! write_fields {
+    ($entry:ident, $flow:ident, $pause:ident: $($field:ident)+) => {$(
+        // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
+        let field = unsafe { &raw mut (*$entry).$field };
+        // SAFETY: as above; a racing reader finds the generation changed, or the field is one of which racing stores are what the
+        // layout allows.
+        unsafe { field.write_volatile($flow.$field) };
+        $pause();
+    )+};
+}
+
 /// The mapped flow table.
 #[derive(Debug)]
 pub struct FlowTable {
@@ -138,7 +150,7 @@ impl FlowTable {
         })
     }
 
-    /// Writes the fields of an entry that this process has taken for a socket: no program and no other thread
+    /// Writes the fields of an entry that this process has claimed, for a socket or a replica: no program and no other thread
     /// uses them meanwhile.
     pub fn fill(&self, id: u32, flow: &Flow) {
         self.fill_slowly(id, flow, || {});
@@ -148,17 +160,10 @@ impl FlowTable {
         let Some(entry) = self.entry(id) else {
             return;
         };
-        macro_rules! write {
-            ($($field:ident)+) => {$(
-                // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
-                let field = unsafe { &raw mut (*entry).$field };
-                // SAFETY: as above; a racing reader finds the generation changed.
-                unsafe { field.write_volatile(flow.$field) };
-                pause();
-            )+};
-        }
-        write!(client vip client_port vip_port backend backend_port network backend_id);
-        write!(service client_mac last_seen ack_request ack_reply traffic_request traffic_reply);
+        let pause = &mut pause;
+        write_fields!(entry, flow, pause: client vip client_port vip_port backend backend_port network);
+        write_fields!(entry, flow, pause: backend_id service client_mac last_seen ack_request ack_reply);
+        write_fields!(entry, flow, pause: traffic_request traffic_reply);
     }
 
     /// Writes what may be newer of a flow, whose tuple is there: its client's station, its numbers and when it was seen; and has its
@@ -167,15 +172,9 @@ impl FlowTable {
         let Some(entry) = self.entry(id) else {
             return;
         };
-        macro_rules! write {
-            ($($field:ident)+) => {$(
-                // SAFETY: `entry` points to a whole, aligned entry inside the mapping.
-                let field = unsafe { &raw mut (*entry).$field };
-                // SAFETY: as above; racing stores of these fields are what the layout allows.
-                unsafe { field.write_volatile(flow.$field) };
-            )+};
-        }
-        write!(client_mac last_seen ack_request ack_reply traffic_request traffic_reply);
+        let pause = &mut || {};
+        write_fields!(entry, flow, pause: client_mac last_seen ack_request ack_reply);
+        write_fields!(entry, flow, pause: traffic_request traffic_reply);
     }
 
     /// Which SNAT port the flows of an id have.

@@ -122,27 +122,12 @@ pub struct Expiry {
 
 impl Expiry {
     /// Starts the thread on these maps, which are pinned in `folder`, when the queues of free
-    /// ids are those that will stay. Every flow that it ends is reported.
+    /// ids are those that will stay. Every flow that it ends is reported. `serves` as of [`Self::serve`].
     ///
     /// # Errors
     ///
     /// If a map cannot be opened or mapped, or the thread cannot be started.
     pub fn start(
-        folder: &Path,
-        maps: Maps,
-        policy: Policy,
-        next_hops: NextHops,
-        reporter: Reporter,
-    ) -> Result<Self> {
-        Self::start_serving(folder, maps, policy, next_hops, reporter, true)
-    }
-
-    /// As [`Self::start`]; `serves` as of [`Self::serve`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::start`].
-    pub fn start_serving(
         folder: &Path,
         maps: Maps,
         policy: Policy,

@@ -128,10 +128,11 @@ impl Dictionary {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::ha) mod tests {
     use super::*;
 
-    fn ids(names: &[(Kind, &str)]) -> Ids {
+    /// As of a box with these objects.
+    pub(in crate::ha) fn ids(names: &[(Kind, &str)]) -> Ids {
         let mut ids = Ids::default();
         for (kind, name) in names {
             ids.assign(*kind, name, 100).unwrap();

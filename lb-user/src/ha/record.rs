@@ -218,15 +218,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::ha::dictionary::objects;
-
-    fn ids(names: &[(Kind, &str)]) -> Ids {
-        let mut ids = Ids::default();
-        for (kind, name) in names {
-            ids.assign(*kind, name, 100).unwrap();
-        }
-        ids
-    }
+    use crate::ha::dictionary::{objects, tests::ids};
 
     const NAMES: [(Kind, &str); 4] = [
         (Kind::Network, "tenant-a"),

@@ -116,9 +116,6 @@ pub(crate) fn run(options: &Options, file: File, read: Result<Loaded, Problems>)
         .context("start tokio")?;
     // Before anything is attached: from here on a signal ends `watch`, never the process.
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let mut deadline = options
-        .confirm
-        .map(|patience| time::Instant::now() + patience);
     let (reporter, reports) = log::channel();
     let mut running = startup::start(
         &Start {
@@ -132,6 +129,10 @@ pub(crate) fn run(options: &Options, file: File, read: Result<Loaded, Problems>)
         },
         loaded,
     )?;
+    // From here on: an operator has this time for a look at what is up, however long it took to come up.
+    let mut deadline = options
+        .confirm
+        .map(|patience| time::Instant::now() + patience);
     let waits = state.unconfirmed.as_ref();
     let waits = waits.filter(|waits| source == ChosenFrom::After && waits.needs_process(&config));
     let mut way_back = waits

@@ -54,8 +54,10 @@ pub(crate) struct Dialled {
 pub(crate) enum Undialled {
     /// No port is free, or clients of the same network have their share of them.
     NoPort(Spent),
-    /// The backend does not answer, or refuses, or this host cannot connect to it.
+    /// The backend refuses, or this host cannot connect to it.
     Failed,
+    /// The backend does not answer in time.
+    Silent,
 }
 
 impl From<io::Error> for Undialled {
@@ -189,7 +191,7 @@ pub(super) async fn open(
     sources: DialSources<'_>,
 ) -> Result<Dialled, Undialled> {
     let dialled = timeout(CONNECT_TIMEOUT, connect_any(purpose, sources)).await;
-    dialled.unwrap_or(Err(Undialled::Failed))
+    dialled.unwrap_or(Err(Undialled::Silent))
 }
 
 /// From the port of a flow if the connection may be handed over, and else from one that is no flow's; from the

@@ -1,6 +1,7 @@
 //! From a pool to a connection with one of its backends, which is a leg from then on.
 
 use std::{
+    collections::VecDeque,
     net::{SocketAddr, SocketAddrV4},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
@@ -32,7 +33,7 @@ use crate::{
 };
 
 /// How long there is a next backend to be tried, from the first one on. One that refuses costs no time, so
-/// that all of a pool may; of those that are silent there are three.
+/// that all of a pool may; of those that are silent there are three, or one three times: its SYNs may have been lost.
 const TRYING: Duration = Duration::from_secs(5);
 
 /// The ends of a client's connection.
@@ -121,7 +122,7 @@ impl From<Undialled> for NoBackend {
         match undialled {
             Undialled::NoPort(Spent::All) => Self::NoPorts,
             Undialled::NoPort(Spent::Share) => Self::Share,
-            Undialled::Failed => Self::Unreachable,
+            Undialled::Failed | Undialled::Silent => Self::Unreachable,
         }
     }
 }
@@ -237,9 +238,12 @@ impl Candidates {
         let descriptor = descriptor.map_err(NoBackend::without_descriptor)?;
         let mut why = NoBackend::Unreachable;
         let (start, since) = (Instant::now(), monotonic_us());
-        let backends = self.backends();
-        let in_time = backends.take_while(|_| start.elapsed() < TRYING);
-        for (tried, (id, address)) in in_time.enumerate() {
+        let (mut backends, mut silent) = (self.backends(), VecDeque::new());
+        let mut first = None;
+        while start.elapsed() < TRYING
+            && let Some((id, address)) = backends.next().or_else(|| silent.pop_front())
+        {
+            let first = *first.get_or_insert(id);
             let max_connections = self.pool.max_connections();
             if max_connections.is_some_and(|most| shared.work.legs.live(id) >= most) {
                 why = NoBackend::Full;
@@ -265,15 +269,18 @@ impl Candidates {
             } = match dialled.await {
                 Ok(dialled) => dialled,
                 Err(undialled) => {
-                    if matches!(undialled, Undialled::Failed) {
+                    if !matches!(undialled, Undialled::NoPort(_)) {
                         shared.work.legs.note_failure(id);
+                    }
+                    if undialled == Undialled::Silent {
+                        silent.push_back((id, address));
                     }
                     why = undialled.into();
                     continue;
                 }
             };
             let connected_us = u64::try_from(dialling.elapsed().as_micros()).unwrap_or_default();
-            if tried > 0 {
+            if id != first {
                 let counts = &shared.work.counts;
                 counts.of(&service.name, |counted| counted.redispatched += 1);
             }

@@ -1,4 +1,10 @@
-use std::{cell::RefCell, collections::BTreeMap, io, net::Ipv4Addr, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    io,
+    net::Ipv4Addr,
+    rc::Rc,
+};
 
 use tokio::{
     net::TcpListener,
@@ -39,6 +45,8 @@ struct Site {
     asked: Rc<RefCell<Vec<SocketAddrV4>>>,
     /// Of these the ones that were to have a flow's port.
     lent: Rc<RefCell<Vec<SocketAddrV4>>>,
+    /// Does not answer when it is asked next.
+    silent: Rc<Cell<Option<SocketAddrV4>>>,
     _setup: watch::Sender<Arc<ProxyConfig>>,
 }
 
@@ -62,13 +70,19 @@ impl Site {
         let (dialer, mut dials) = mpsc::unbounded_channel();
         let asked: Rc<RefCell<Vec<_>>> = Rc::default();
         let lent: Rc<RefCell<Vec<_>>> = Rc::default();
-        let (all, ports) = (Rc::clone(&asked), Rc::clone(&lent));
+        let silent: Rc<Cell<Option<SocketAddrV4>>> = Rc::default();
+        let (all, ports, none) = (Rc::clone(&asked), Rc::clone(&lent), Rc::clone(&silent));
         spawn_local(async move {
             while let Some(dial) = dials.recv().await {
                 let Dial { purpose, answer } = dial;
                 let to = purpose.backend.1;
                 all.borrow_mut().push(to);
                 ports.borrow_mut().extend(purpose.mss.map(|_| to));
+                if none.get() == Some(to) {
+                    none.take();
+                    answer.send(Err(Undialled::Silent)).unwrap();
+                    continue;
+                }
                 let is_there = Some(to) == serving.map(at);
                 let stream = match is_there {
                     true => TcpStream::connect(there).await,
@@ -106,6 +120,7 @@ impl Site {
             shared,
             asked,
             lent,
+            silent,
             _setup: sender,
         }
     }
@@ -159,6 +174,22 @@ fn all_are_tried_until_one_is_there() {
                 assert_eq!(site.redispatched(), u64::from(tried > 1));
             }
         }
+    });
+}
+
+/// A backend whose SYNs may have been lost is tried again when all others have been.
+#[test]
+fn one_that_was_silent_is_tried_again() {
+    run(async {
+        let site = Site::start(Some(1)).await;
+        let candidates = || Candidates::of(POOL, ChosenBy::Name(0), &site.shared).unwrap();
+        let mut order: Vec<_> = candidates().backends().map(|(_, to)| to).collect();
+        order.push(at(1));
+        site.silent.set(Some(at(1)));
+        assert_eq!(site.connect(candidates()).await, Ok(1));
+        assert_eq!(*site.asked.borrow(), order);
+        let is_first = order[0] == at(1);
+        assert_eq!(site.redispatched(), u64::from(!is_first));
     });
 }
 

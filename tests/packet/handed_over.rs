@@ -2,9 +2,17 @@
 
 use std::{collections::BTreeSet, thread};
 
-use lb_common::{conntrack::FlowState, maps::splice::Splice};
+use lb_common::{
+    conntrack::{FlowState, State},
+    maps::{flow::Flow, splice::Splice},
+};
 use lb_tests::product::program::DataPlane;
-use lb_user::dataplane::splices::{NoSplice, SpliceTable};
+use lb_user::dataplane::{
+    replicas::{Placed, Replica},
+    splices::{FlowNumbers, NoSplice, SpliceTable},
+};
+
+use super::replicas::replicas;
 
 /// Room for three connections that are handed over.
 const CONFIG: &str = "
@@ -88,6 +96,32 @@ fn a_splice_is_its_flows_until_that_is_over() {
     assert_eq!(sent_end(&splices, id(0), words[0]), Some(id(0)));
     assert_eq!(splices.name(id(0), words[0]).as_deref(), Some(names[0]));
     assert_eq!(handed(&lb, &splices, id(5), ""), Err(NoSplice));
+}
+
+/// A replica of one waits as long as no splice is free, and has its name when one is.
+#[privileged_test]
+fn a_replica_takes_a_splice() {
+    let lb = DataPlane::alone(CONFIG);
+    let splices = lb.splices();
+    for number in 0..3 {
+        handed(&lb, &splices, id(number), "").expect("room");
+    }
+    let replica = Replica {
+        word: FlowState::default().claim(false).splice(),
+        flow: Flow::default(),
+        client: None,
+        numbers: Some(FlowNumbers::HandedOver(numbered(9))),
+        name: "kas-d.example".to_owned(),
+    };
+    let mut replicas = replicas(&lb);
+    assert_eq!(replicas.place(id(3), &replica), Placed::Busy);
+    let state = lb.flow_table().word(id(3)).map(FlowState::state);
+    assert_eq!(state, Some(State::Free));
+    change(&lb, id(1), FlowState::close);
+    assert_eq!(replicas.place(id(3), &replica), Placed::Ready);
+    let word = lb.flow_table().word(id(3)).expect("an entry");
+    assert_eq!(sent_end(&splices, id(3), word), Some(9));
+    assert_eq!(splices.name(id(3), word).as_deref(), Some("kas-d.example"));
 }
 
 /// An id that is handed over again, by another splice, keeps its new name when the earlier splice goes to another flow.

@@ -1,5 +1,7 @@
 //! Flows of another box, placed in the table by userspace: the data plane translates what comes for them as for its own.
 
+use std::collections::HashSet;
+
 use lb_common::{
     addr::Be16,
     conntrack::{FlowState, State},
@@ -25,14 +27,14 @@ use super::{
     given::*,
 };
 
-fn replicas(lb: &DataPlane) -> Replicas {
+pub(super) fn replicas(lb: &DataPlane) -> Replicas {
     let folder = lb.maps_folder();
     let maps = Maps::open(&folder).expect("the maps");
     Replicas::open(&folder, maps).expect("the tables")
 }
 
 /// What a box has of the flow of a port, as it stands on another box with the same names and clock.
-fn replica(lb: &DataPlane, port: u16) -> Replica {
+pub(super) fn replica(lb: &DataPlane, port: u16) -> Replica {
     let id = DataPlane::flow_id(port);
     let (word, flow) = lb.flow_table().flow(id).expect("a flow");
     let labels = Labels::open(&lb.maps_folder()).expect("the labels");
@@ -44,7 +46,8 @@ fn replica(lb: &DataPlane, port: u16) -> Replica {
             ..flow
         },
         client: labels.client6(id, &flow),
-        binding: lb.splices().bound(id, word),
+        numbers: lb.splices().numbers(id, word),
+        name: lb.splices().name(id, word).unwrap_or_default(),
     }
 }
 
@@ -56,7 +59,7 @@ fn later(replica: &Replica, units: i32) -> Replica {
             last_seen,
             ..replica.flow
         },
-        ..*replica
+        ..replica.clone()
     }
 }
 
@@ -133,7 +136,7 @@ fn the_numbers_of_a_replica_are_translated() {
     let request = answer.segment(0, ACK_ONLY).payload(b"hi").bytes();
     let sent = passed_on(&mut lb, Port::Tenant, &request);
     let replica = replica(&lb, port);
-    assert!(replica.binding.is_some() && replica.word.is_spliced());
+    assert!(replica.numbers.is_some() && replica.word.is_spliced());
     drop(lb);
 
     let mut lb = DataPlane::alone(bind_plain::CONFIG);
@@ -159,7 +162,7 @@ fn an_older_replica_changes_nothing() {
     };
     let strange = Replica {
         flow: strange,
-        ..replica
+        ..replica.clone()
     };
     assert_eq!(replicas.place(id, &later(&strange, -1)), Placed::Later);
     assert_eq!(lb.flow_table().flow(id), Some(found));
@@ -211,6 +214,29 @@ fn a_replica_that_comes_no_more_ends() {
     assert!(!replicas.end_missing(id, last_seen), "from before");
     assert!(replicas.end_missing(id, last_seen.wrapping_sub(1)));
     assert_eq!((state(&lb, 1024), used(&lb)), (State::Closed, 0));
+}
+
+/// A box that was rebooted has all ids in its queues, those of flows that live on at the other one as well.
+#[privileged_test]
+fn an_id_of_a_replica_is_not_in_its_queue_twice() {
+    let mut lb = DataPlane::alone(CONFIG);
+    establish(&mut lb, CLIENT_A, 1024);
+    let replica = replica(&lb, 1024);
+    drop(lb);
+
+    let lb = DataPlane::alone(CONFIG);
+    let id = DataPlane::flow_id(1024);
+    let mut replicas = replicas(&lb);
+    assert_eq!(replicas.place(id, &replica), Placed::Ready);
+    replicas.take_out(0);
+    let free = lb.drain_free_ids();
+    assert!(free.len() == IDS - 1 && !free.contains(&id));
+    lb.give_free_ids(&free);
+    let client = ClientEnd::of(&replica.flow);
+    assert!(replicas.end(id, &client, replica.flow.last_seen));
+    replicas.take_out(0);
+    let free: HashSet<u32> = lb.drain_free_ids().into_iter().collect();
+    assert_eq!(free.len(), IDS);
 }
 
 /// A client's packets go by one flow: the one that is seen last.
@@ -272,7 +298,8 @@ fn an_entry_that_another_has_is_left_alone() {
         word: claimed.establish(),
         flow: Flow::default(),
         client: None,
-        binding: None,
+        numbers: None,
+        name: String::new(),
     };
     let mut replicas = replicas(&lb);
     assert!(table.swap(id, FlowState::default(), claimed));

@@ -24,14 +24,18 @@ use lb_user::{
     dataplane::{
         attach::Mode,
         flows::{FlowTable, UsageTable, coarse_now},
-        splices::{BackendSynAck, SpliceTable},
+        replicas::{Placed, Replica},
+        splices::{BackendSynAck, FlowNumbers, SpliceTable},
     },
     model::registry::Kind,
 };
 
-use super::given::{
-    API, CLIENT_A, CLIENT_B, KAS, KAS_MAC, assert_dropped, assert_frame, assert_refused, forwarded,
-    reply, request, snat,
+use super::{
+    given::{
+        API, CLIENT_A, CLIENT_B, KAS, KAS_MAC, assert_dropped, assert_frame, assert_refused,
+        forwarded, reply, request, snat,
+    },
+    replicas::{replica, replicas},
 };
 
 const CONFIG: &str = r#"
@@ -771,6 +775,42 @@ fn a_syn_is_held_to_what_both_networks_carry() {
         seen.tcp_options(&list(1360, CLIENT_TIME_THERE)),
     ]);
     client_becomes(&mut lb, &syn);
+}
+
+/// On another box both ends go on as here, from when the backend has what our socket sent it.
+#[privileged_test]
+fn a_replica_has_the_numbers_of_both_connections() {
+    let mut lb = DataPlane::new(CONFIG);
+    let lease = Lease::spliced(&mut lb);
+    assert_eq!(lease.splices.numbers(lease.id, lease.word), None);
+    backend_becomes(&mut lb, &backend_says(ACK_ONLY, 0, HELLO));
+    let replica = replica(&lb, PORT);
+    assert!(matches!(
+        replica.numbers,
+        Some(FlowNumbers::HandedOver(splice)) if splice.owner != 0
+    ));
+    drop((lease, lb));
+
+    let mut lb = DataPlane::new(CONFIG);
+    let mut replicas = replicas(&lb);
+    let id = DataPlane::flow_id(PORT);
+    assert_eq!(replicas.place(id, &replica), Placed::Ready);
+    client_becomes(&mut lb, &client_says(ACK_ONLY, HELLO, 0).payload(b"more"));
+    backend_becomes(
+        &mut lb,
+        &backend_says(ACK_ONLY, 0, HELLO + 4).payload(b"yes"),
+    );
+    // Its numbers come again: it is the same flow.
+    let (word, flow) = lb.flow_table().flow(id).expect("a flow");
+    let again = Replica {
+        flow: Flow {
+            last_seen: flow.last_seen.wrapping_add(1),
+            ..replica.flow
+        },
+        ..replica
+    };
+    assert_eq!(replicas.place(id, &again), Placed::Ready);
+    assert_eq!(lb.flow_table().word(id), Some(word));
 }
 
 #[privileged_test]

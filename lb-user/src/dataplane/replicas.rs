@@ -4,7 +4,10 @@
 //! Entries change by the rules of the data plane: claim, fields, publish, index, and each word by compare-and-swap. Of two boxes that
 //! know a flow the one is right that has forwarded its latest packet.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 use anyhow::Result;
 use lb_common::{
@@ -14,7 +17,6 @@ use lb_common::{
         flow::{Flow, FlowKey},
         flow_line::NotIndexed,
         snat::slot,
-        splice::Binding,
     },
 };
 
@@ -25,10 +27,11 @@ use super::{
     ids::FreeIds,
     mapped::MappedArray,
     maps::Maps,
+    splices::{FlowNumbers, SpliceTable},
 };
 
 /// A flow as another box has it, with the ids, times and labels of this one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica {
     /// The word that it has there, of which the generation means nothing here.
     pub word: FlowState,
@@ -36,8 +39,10 @@ pub struct Replica {
     pub flow: Flow,
     /// Its client, if it is a flow of IPv6.
     pub client: Option<Be128>,
-    /// Its binding, if its numbers are translated; of which the generation means nothing here.
-    pub binding: Option<Binding>,
+    /// What its numbers are translated by, if they are; of which id and generation mean nothing here.
+    pub numbers: Option<FlowNumbers>,
+    /// The name that its client has requested; or nothing.
+    pub name: String,
 }
 
 impl Replica {
@@ -150,7 +155,7 @@ pub struct Replicas {
     flows: FlowTable,
     lines: FlowLines,
     usage: UsageTable,
-    bindings: MappedArray<Binding>,
+    splices: SpliceTable,
     clients6: MappedArray<Be128>,
     counts: Option<CountTable>,
     queues: FreeQueues,
@@ -164,17 +169,20 @@ struct FreeQueues {
 }
 
 impl FreeQueues {
-    /// Puts an id back, if this box gives it out. What the kernel refuses a start finds.
-    fn give_back(&mut self, id: u32) {
-        let Ok(slot) = u16::try_from(slot(id)) else {
-            return;
-        };
+    /// That of the address in this slot, if this box gives out its ids.
+    fn of(&mut self, slot: u16) -> Option<&mut FreeIds> {
         if !self.open.contains_key(&slot)
             && let Ok(Some(queue)) = self.maps.free_ids(slot)
         {
             self.open.insert(slot, queue);
         }
-        if let Some(queue) = self.open.get_mut(&slot) {
+        self.open.get_mut(&slot)
+    }
+
+    /// Puts an id back, if this box gives it out. What the kernel refuses a start finds.
+    fn give_back(&mut self, id: u32) {
+        let slot = u16::try_from(slot(id)).ok();
+        if let Some(queue) = slot.and_then(|slot| self.of(slot)) {
             let _lost = queue.push(id);
         }
     }
@@ -191,7 +199,7 @@ impl Replicas {
             flows: FlowTable::open(folder)?,
             lines: FlowLines::open(folder)?,
             usage: UsageTable::open(folder)?,
-            bindings: MappedArray::open(folder, "BINDINGS")?,
+            splices: SpliceTable::open(folder)?.with_names()?,
             clients6: MappedArray::open(folder, "CLIENTS6")?,
             counts: CountTable::open(folder)?,
             queues: FreeQueues {
@@ -204,6 +212,25 @@ impl Replicas {
     /// Addresses may have got a queue of free ids since, or another one.
     pub fn forget_queues(&mut self) {
         self.queues.open.clear();
+    }
+
+    /// Takes the ids of replicas out of the queue of the address in this slot, where a box that was rebooted has all of its ids: they come
+    /// back when their flows end, and would be there twice.
+    pub fn take_out(&mut self, slot: u16) {
+        let Some(queue) = self.queues.of(slot) else {
+            return;
+        };
+        let mut met = HashSet::new();
+        while let Ok(id) = queue.pop() {
+            let word = self.flows.word(id);
+            // The data plane puts ids back meanwhile, which are not lost either.
+            if word.is_some_and(FlowState::claimable) {
+                let _lost = queue.push(id);
+            }
+            if !met.insert(id) {
+                return;
+            }
+        }
     }
 
     /// Has a flow stand ready at an id, unless what is there is [right](Placed::Later).
@@ -256,11 +283,9 @@ impl Replicas {
 
     /// Whether the numbers of a flow are translated otherwise than those of its replica: it is another connection.
     fn has_other_numbers(&self, id: u32, word: FlowState, replica: &Replica) -> bool {
-        let Some(binding) = replica.binding else {
-            return false;
-        };
-        let known = self.bindings.read(id);
-        known != Some(binding.of(word.generation()))
+        let numbers = replica.numbers;
+        let numbers = numbers.map(|numbers| numbers.of(id, word.generation()));
+        numbers.is_some() && self.splices.numbers(id, word) != numbers
     }
 
     /// A replica in the place of a flow that has ended elsewhere. The id of that is in no queue.
@@ -313,8 +338,17 @@ impl Replicas {
         if let Some(client) = replica.client {
             self.clients6.write(id, client);
         }
-        if let Some(binding) = replica.binding {
-            self.bindings.write(id, binding.of(claimed.generation()));
+        if let Some(numbers) = &replica.numbers {
+            let name = replica.name.as_bytes();
+            if self
+                .splices
+                .set_numbers(id, claimed, numbers, name)
+                .is_err()
+            {
+                // The entry is ours until then.
+                let _withdrawn = self.flows.swap(id, claimed, claimed.withdraw());
+                return Placed::Busy;
+            }
         }
         let word = claimed.replicate(replica.word);
         let owners = FlowOwners::from(&replica.flow);
@@ -389,7 +423,8 @@ mod tests {
             word: live,
             flow: flow(client_port, NOW, false),
             client: None,
-            binding: None,
+            numbers: None,
+            name: String::new(),
         };
         // Before now, wrapped around.
         let before = NOW.wrapping_sub(10);

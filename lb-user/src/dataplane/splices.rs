@@ -66,6 +66,29 @@ pub struct BackendSynAck {
     pub mss: u16,
 }
 
+/// What the numbers of a flow are translated by, whichever way it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowNumbers {
+    /// The binding of a flow that was opened by its hello, or by a cookie.
+    Bound(Binding),
+    /// The splice of one that a process has handed over.
+    HandedOver(Splice),
+}
+
+impl FlowNumbers {
+    /// The same of a flow with this id and generation.
+    #[must_use]
+    pub const fn of(self, id: u32, generation: u32) -> Self {
+        match self {
+            Self::Bound(binding) => Self::Bound(binding.of(generation)),
+            Self::HandedOver(splice) => Self::HandedOver(Splice {
+                owner: owner(id, generation),
+                ..splice
+            }),
+        }
+    }
+}
+
 /// No splice is to be had: all are of flows that live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSplice;
@@ -183,12 +206,37 @@ impl SpliceTable {
         (word.is_binding() && binding.is_bound(word.generation())).then_some(binding)
     }
 
-    /// All that the splice of the flow with this id and word has that was opened by a hello or a cookie; none of one that was handed over,
-    /// or whose second segment is yet to be sent.
-    pub fn bound(&self, id: u32, word: FlowState) -> Option<Binding> {
-        let binding = self.bindings.read(id)?;
-        let is_whole = binding.flags & BOUND_HAS_REST == 0;
-        (word.is_spliced() && is_whole && binding.is_bound(word.generation())).then_some(binding)
+    /// What a replica of the flow with this id and word has to have; none if its numbers are not translated, or not by anything that is
+    /// whole: the backend has not got all that our socket sent it, or the second segment of its hello.
+    pub fn numbers(&self, id: u32, word: FlowState) -> Option<FlowNumbers> {
+        let binding = self.bindings.read(id).filter(|_| word.is_spliced())?;
+        if binding.is_bound(word.generation()) {
+            let is_whole = binding.flags & BOUND_HAS_REST == 0;
+            return is_whole.then_some(FlowNumbers::Bound(binding));
+        }
+        let splice = self.get(id, word)?;
+        let is_whole = splice.state & DRAINED != 0;
+        is_whole.then_some(FlowNumbers::HandedOver(splice))
+    }
+
+    /// Writes what the numbers of a flow that this process has claimed are translated by, before its word has the flag.
+    ///
+    /// # Errors
+    ///
+    /// If it needs a splice, and all are of flows that live.
+    pub fn set_numbers(
+        &self,
+        id: u32,
+        word: FlowState,
+        numbers: &FlowNumbers,
+        name: &[u8],
+    ) -> Result<(), NoSplice> {
+        match numbers {
+            FlowNumbers::HandedOver(splice) => return self.set(id, word, splice, name),
+            FlowNumbers::Bound(binding) => self.bindings.write(id, binding.of(word.generation())),
+        }
+        self.keep_name(id, word, name);
+        Ok(())
     }
 
     fn number(&self, id: u32) -> Option<u32> {
@@ -217,6 +265,11 @@ impl SpliceTable {
         self.splices.write(number, splice);
         let binding = self.bindings.word(id, SPLICE).ok_or(NoSplice)?;
         binding.store(number, Ordering::Release);
+        self.keep_name(id, word, name);
+        Ok(())
+    }
+
+    fn keep_name(&self, id: u32, word: FlowState, name: &[u8]) {
         if !name.is_empty()
             && let Ok(mut names) = self.kept_names()
         {
@@ -224,7 +277,6 @@ impl SpliceTable {
             let name = SpliceName::new(word.generation(), name);
             let _full = names.insert(&id, &name, 0);
         }
-        Ok(())
     }
 
     /// Takes the next splice whose flow is over, and forgets the name of that.

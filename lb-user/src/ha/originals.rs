@@ -79,7 +79,7 @@ impl Originals {
     pub fn open(folder: &Path) -> Result<Self> {
         Ok(Self {
             table: FlowTable::open(folder)?,
-            splices: SpliceTable::open(folder)?,
+            splices: SpliceTable::open(folder)?.with_names()?,
             labels: Labels::open(folder)?,
             sent: HashMap::new(),
             pass: Pass::default(),
@@ -201,8 +201,8 @@ impl Originals {
         if !word.is_replicated() || !self.pass.is_active && !is_served(&flow) {
             return None;
         }
-        let binding = match word.is_spliced() {
-            true => Some(self.splices.bound(id, word)?),
+        let numbers = match word.is_spliced() {
+            true => Some(self.splices.numbers(id, word)?),
             false => None,
         };
         FlowRecord::of(&Described {
@@ -210,7 +210,8 @@ impl Originals {
             flow: &flow,
             client: self.labels.client(id, &flow)?,
             snat,
-            binding,
+            numbers,
+            name: self.splices.name(id, word).unwrap_or_default(),
             address: &|address| self.labels.address(address),
         })
     }

@@ -6,13 +6,16 @@ use anyhow::{Context as _, Result};
 use lb_common::{
     addr::{Be16, Be32, Be128, Mac},
     conntrack::FlowState,
-    maps::{flow::Flow, splice::Binding},
+    maps::flow::Flow,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{clock::PeerClock, dictionary::Dictionary};
+use super::{clock::PeerClock, dictionary::Dictionary, numbers::NumbersRecord};
 use crate::{
-    dataplane::replicas::{ClientEnd, Replica},
+    dataplane::{
+        replicas::{ClientEnd, Replica},
+        splices::FlowNumbers,
+    },
     model::registry::{Ids, Kind},
 };
 
@@ -41,8 +44,10 @@ pub struct FlowRecord {
     pub last_seen: u32,
     /// The next number that the client expects, and the backend.
     pub acknowledged: [u32; 2],
-    /// What its numbers are translated by.
-    pub splice: Option<SpliceRecord>,
+    /// What its numbers are translated by, if they are.
+    pub numbers: Option<NumbersRecord>,
+    /// The name that its client has requested; or nothing.
+    pub name: String,
 }
 
 /// A port of a SNAT address.
@@ -81,19 +86,6 @@ impl EndRecord {
     }
 }
 
-/// What the numbers of a flow are translated by whose backend has the client's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpliceRecord {
-    /// Added to the backend's sequence numbers.
-    pub sequence: u32,
-    /// Added to its timestamps.
-    pub time: u32,
-    /// How far its windows are shifted.
-    pub scale: u8,
-    /// The `BOUND_` flags.
-    pub flags: u8,
-}
-
 /// What a flow of this box is described by.
 pub struct Described<'a> {
     /// Its word.
@@ -104,8 +96,10 @@ pub struct Described<'a> {
     pub client: IpAddr,
     /// The SNAT address and port.
     pub snat: SnatEnd,
-    /// Its binding, if its numbers are translated.
-    pub binding: Option<Binding>,
+    /// What its numbers are translated by, if they are.
+    pub numbers: Option<FlowNumbers>,
+    /// The name that its client has requested; or nothing.
+    pub name: String,
     /// What addresses of records mean.
     pub address: &'a dyn Fn(Be32) -> Option<IpAddr>,
 }
@@ -128,12 +122,8 @@ impl FlowRecord {
             client_mac: flow.client_mac.bytes(),
             last_seen: flow.last_seen,
             acknowledged: [flow.ack_request.get(), flow.ack_reply.get()],
-            splice: described.binding.map(|binding| SpliceRecord {
-                sequence: binding.sequence,
-                time: binding.time,
-                scale: binding.scale,
-                flags: binding.flags,
-            }),
+            numbers: described.numbers.map(NumbersRecord::from),
+            name: described.name.clone(),
         })
     }
 
@@ -157,7 +147,7 @@ impl FlowRecord {
             word.state()
         );
         anyhow::ensure!(
-            word.is_spliced() == self.splice.is_some(),
+            word.is_spliced() == self.numbers.is_some(),
             "a splice without its numbers, or numbers without a splice"
         );
         let mut own = |kind, id| dictionary.id(kind, id).map(u16::try_from);
@@ -197,18 +187,12 @@ impl FlowRecord {
             ack_reply,
             ..Flow::default()
         };
-        let binding = self.splice.map(|splice| Binding {
-            sequence: splice.sequence,
-            time: splice.time,
-            scale: splice.scale,
-            flags: splice.flags,
-            ..Binding::default()
-        });
         Ok(Some(Replica {
             word,
             flow,
             client: beside,
-            binding,
+            numbers: self.numbers.map(FlowNumbers::from),
+            name: self.name.clone(),
         }))
     }
 }
@@ -265,7 +249,8 @@ mod tests {
                 address: 1,
                 port: 2000,
             },
-            binding: None,
+            numbers: None,
+            name: String::new(),
             address: &address,
         });
         let record = record.unwrap();

@@ -183,6 +183,8 @@ impl Standby {
                 }
                 if let Some(seen) = self.seen.take() {
                     self.end_missing(&seen);
+                    let addresses = self.ours.addresses();
+                    addresses.for_each(|(_, slot)| self.replicas.take_out(slot.slot));
                 }
                 self.counts.waiting = u64::try_from(self.again.len())?;
                 return Ok(true);

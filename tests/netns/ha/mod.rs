@@ -3,6 +3,7 @@
 mod connections;
 mod links;
 mod marker;
+mod names;
 mod power_off;
 mod replicas;
 mod roles;
@@ -98,10 +99,15 @@ impl<'t> Boxes<'t> {
 
     /// The same where the first one has the marker, or gets it now.
     fn start_beside_marker(pair: &'t TwoBoxes) -> Result<Self> {
+        Self::start_with(pair, &config(pair))
+    }
+
+    /// The same with this configuration of both.
+    fn start_with(pair: &'t TwoBoxes, both: &Config) -> Result<Self> {
         let group = Group::create(pair)?;
         let probed = server(pair, PROBE_PORT)?;
         let start = |name| {
-            let config = group.config(config(pair), name);
+            let config = group.config(both.clone(), name);
             Lb::start(pair.site(name), &config).with_context(|| name.name())
         };
         let boxes = Self {

@@ -143,6 +143,9 @@ pub enum Override {
     },
 }
 
+/// The operators' overrides of backends, by their names in the registry.
+pub type Overrides = BTreeMap<String, Override>;
+
 /// Which flows; all that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

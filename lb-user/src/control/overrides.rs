@@ -1,6 +1,6 @@
 //! What the operator sets for backends, and for all backends of a node, above file and checks.
 
-use std::{slice, time::Duration};
+use std::{mem, slice, time::Duration};
 
 use anyhow::{Context as _, Error, Result, bail, ensure};
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use super::{
     operator::{done, refused},
 };
 use crate::{
-    api::{Answer, Override},
+    api::{Answer, Override, Overrides},
     config::Pool,
     flows::evict::selector::EvictSelector,
     model::{
@@ -121,19 +121,27 @@ impl Control {
         })
     }
 
-    /// Sets the overrides of these backends, by their names in the registry: first on the disk, then in the tables of all
-    /// pools at once. Flows and drains follow.
+    /// Sets the overrides of these backends, by their names in the registry.
     fn set_overrides(&mut self, backends: &[String], change: Override) -> Result<()> {
-        let before = self.state.overrides.clone();
+        self.check_overrides_are_own()?;
+        let mut overrides = self.state.overrides.clone();
         for name in backends {
-            let overrides = &mut self.state.overrides;
             match change {
                 Override::Enable => overrides.remove(name),
                 change => overrides.insert(name.clone(), change),
             };
         }
+        self.replace_overrides(overrides)
+    }
+
+    /// Sets all overrides: first on the disk, then in the tables of all pools at once. Flows and drains follow.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written: they would be forgotten at the next start.
+    pub(super) fn replace_overrides(&mut self, overrides: Overrides) -> Result<()> {
+        let before = mem::replace(&mut self.state.overrides, overrides);
         if let Err(error) = self.store() {
-            // It would be forgotten at the next start.
             self.state.overrides = before;
             return Err(error.context("keep the override; nothing is changed"));
         }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{confirm::Unconfirmed, drains::Drains};
 use crate::{
-    api::Override,
+    api::Overrides,
     dataplane::pins::Pins,
     health::Standing,
     system::files::{Beside, change_beside, write_beside},
@@ -40,9 +40,6 @@ pub struct State {
     /// The network namespace of the process, as the inode of its file (namespaces(7)); 0 if it is not known.
     pub namespace: u64,
 }
-
-/// The operators' overrides of backends, by their names in the registry.
-pub type Overrides = BTreeMap<String, Override>;
 
 /// The file in the runtime folder. Versions of before had overrides there as well: then they are the latest.
 #[derive(Default, Deserialize)]
@@ -208,6 +205,7 @@ fn paths(folder: &Path, name: &str) -> [PathBuf; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Override;
     use crate::{config::Kept, health::HealthVerdict};
 
     fn state() -> State {

@@ -31,6 +31,8 @@ pub(super) struct RoleState {
     unread: Option<String>,
     /// Why the last change of the role has failed, which is logged once.
     failed: Option<String>,
+    /// Why the overrides of the active box could not be taken in, which is logged once.
+    pub(super) lacks_overrides: Option<String>,
 }
 
 /// The addresses of the host that this process runs on.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     dictionary::ObjectNumber,
+    overrides::OverrideRecord,
     record::{EndRecord, FlowRecord},
 };
 
@@ -61,6 +62,10 @@ pub enum SyncMessage {
     End(EndRecord),
     /// The end of a pass: all has come that was there when it began.
     Passed,
+    /// What operators have set for the backend with this name, one of all that they have set.
+    Override(String, OverrideRecord),
+    /// The last of these has come: of others there are none.
+    Overrides,
 }
 
 /// The version that both speak.

@@ -3,10 +3,11 @@
 //! A flow's name is its SNAT port: on every box of a group that means the same flow. Each box dials its peer over the sync network and
 //! has it send what flows it has, again and again: the table is the truth, and what a pass over it finds changed is sent.
 //!
-//! [`record`] is a flow as the boxes tell each other, with [`numbers`] if those are translated, [`dictionary`] has which objects of the peer are which of ours, [`clock`] what its
-//! times are here, [`sent`] what the peer knows of each flow, [`message`] what is said and [`frame`] how. [`originals`] reads the flows
-//! of this box, and [`standby`] places those of the peer. [`serving`] and [`following`] are the two sessions with a peer, by [`tls`], in
-//! the one [`thread`]; [`progress`] is how they stand.
+//! [`record`] is a flow as the boxes tell each other, with its [`numbers`] if those are translated, [`dictionary`] has which objects of
+//! the peer are which of ours, [`clock`] what its times are here, [`sent`] what the peer knows of each flow, [`message`] what is said and
+//! [`frame`] how. [`originals`] reads the flows of this box, and [`standby`] places those of the peer; [`overrides`] are what operators
+//! have set. [`serving`] and [`following`] are the two sessions with a peer, by [`tls`], in the one [`thread`]; [`progress`] is how they
+//! stand.
 
 pub mod clock;
 pub mod dictionary;
@@ -15,6 +16,7 @@ pub mod frame;
 pub mod message;
 pub mod numbers;
 pub mod originals;
+pub mod overrides;
 pub mod progress;
 pub mod record;
 pub mod sent;

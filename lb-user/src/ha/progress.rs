@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{message::BoxHello, originals::SentCounts, standby::PlacedCounts};
-use crate::api::ha::{ReceivingStatus, SendingStatus, SessionStatus};
+use crate::api::{
+    Overrides,
+    ha::{ReceivingStatus, SendingStatus, SessionStatus},
+};
 
 /// How long after the end of the session a peer is taken for dead that does not begin another one.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,6 +32,8 @@ struct Both {
     /// Whether the peer was not the active box when its last pass began.
     has_left: bool,
     differences: [Vec<String>; 2],
+    /// What operators have set at the peer, as it was said last.
+    overrides: Option<Overrides>,
 }
 
 /// One session.
@@ -89,6 +94,7 @@ impl Default for PairProgress {
             placed: PlacedCounts::default(),
             has_left: false,
             differences: Default::default(),
+            overrides: None,
         })))
     }
 }
@@ -103,7 +109,9 @@ impl PairProgress {
     }
 
     pub(super) fn begin_receiving(&self, peer: &BoxHello) {
-        self.both().receiving.begin(peer);
+        let mut both = self.both();
+        both.receiving.begin(peer);
+        both.overrides = None;
     }
 
     pub(super) fn end_sending(&self, error: String) {
@@ -157,6 +165,19 @@ impl PairProgress {
     /// What one box has and the other does not: there, and here.
     pub(super) fn differ(&self, differences: [Vec<String>; 2]) {
         self.both().differences = differences;
+    }
+
+    /// What operators have set at the peer, all of it.
+    pub(super) fn overridden(&self, overrides: Overrides) {
+        self.both().overrides = Some(overrides);
+    }
+
+    /// What operators have set at the peer, if it is the active box and said so a moment ago.
+    pub fn overrides_of_active(&self) -> Option<Overrides> {
+        let both = self.both();
+        let is_heard = both.receiving.open.is_some() && both.receiving.is_whole;
+        let overrides = both.overrides.as_ref();
+        overrides.filter(|_| is_heard && !both.has_left).cloned()
     }
 
     /// Both sessions, and what one box has and the other does not: there, and here.

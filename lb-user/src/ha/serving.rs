@@ -25,10 +25,12 @@ use super::{
     frame::{self, MessageFrame, messages},
     message::{BoxHello, SyncMessage, agreed},
     originals::{Originals, places},
+    overrides,
     thread::PeerLink,
     tls,
     view::HaView,
 };
+use crate::api::Overrides;
 
 /// How long a handshake may take.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -119,6 +121,7 @@ async fn run(stream: &mut (impl AsyncWrite + Unpin), link: &PeerLink) -> Result<
     let sending = Sending {
         originals: Originals::open(&link.folder)?,
         views: link.views.clone(),
+        overrides: link.overrides.clone(),
         view: Arc::default(),
         frame: MessageFrame::default(),
         link,
@@ -147,6 +150,7 @@ async fn greet(
 struct Sending<'l> {
     originals: Originals,
     views: watch::Receiver<Arc<HaView>>,
+    overrides: watch::Receiver<Overrides>,
     /// The one whose objects the peer knows.
     view: Arc<HaView>,
     frame: MessageFrame,
@@ -159,6 +163,7 @@ impl Sending<'_> {
         self.name_objects(stream).await?;
         let age = self.view.is_active.then(|| age(&self.link.folder));
         self.frame.push(&SyncMessage::All(age))?;
+        self.overrides.mark_changed();
         let mut is_first = true;
         loop {
             let began = Instant::now();
@@ -197,6 +202,7 @@ impl Sending<'_> {
         let view = Arc::clone(&self.view);
         let begin = self.originals.begin(view.is_active, is_first)?;
         self.frame.push(&begin)?;
+        self.say_overrides(stream).await?;
         for mut place in places(&view) {
             loop {
                 let began = Instant::now();
@@ -215,6 +221,20 @@ impl Sending<'_> {
         self.frame.push(&SyncMessage::Passed)?;
         self.send(stream).await?;
         Ok(took)
+    }
+
+    /// Says what operators have set here, if that is new.
+    async fn say_overrides(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
+        if self.overrides.has_changed()? {
+            let overrides = self.overrides.borrow_and_update().clone();
+            for message in overrides::messages(&overrides) {
+                self.frame.push(&message)?;
+                if self.frame.is_full() {
+                    self.send(stream).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Sends what waits; before it the objects that it may refer to, which have their names before they have flows.

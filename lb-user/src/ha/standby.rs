@@ -9,6 +9,7 @@ use super::{
     clock::PeerClock,
     dictionary::{Dictionary, ObjectNumber},
     message::SyncMessage,
+    overrides::PeerOverrides,
     record::{EndRecord, FlowRecord, SnatEnd},
     view::{HaView, offset},
 };
@@ -54,6 +55,7 @@ pub struct Standby {
     differs: bool,
     /// Whether a flow was refused for an IPv6 address that no object here has.
     lacks_labels: bool,
+    pub(super) overrides: PeerOverrides,
     pub(super) counts: PlacedCounts,
 }
 
@@ -101,6 +103,7 @@ impl Standby {
             again: Vec::new(),
             differs: true,
             lacks_labels: false,
+            overrides: PeerOverrides::default(),
             counts: PlacedCounts::default(),
         })
     }
@@ -113,6 +116,7 @@ impl Standby {
         self.clock = PeerClock::default();
         self.seen = None;
         self.again.clear();
+        self.overrides = PeerOverrides::default();
         self.counts = PlacedCounts::default();
         self.differs = true;
     }
@@ -176,6 +180,8 @@ impl Standby {
                 });
             }
             SyncMessage::Flow(_) | SyncMessage::End(_) => self.change(message)?,
+            SyncMessage::Override(name, record) => self.overrides.add(name, record),
+            SyncMessage::Overrides => self.overrides.finish(),
             SyncMessage::Passed => {
                 self.replicas.forget_queues();
                 for message in mem::take(&mut self.again) {

@@ -11,7 +11,7 @@ use tokio::{runtime::Builder, sync::watch};
 
 use super::{following, progress::PairProgress, serving, view::HaView};
 use crate::{
-    api::ha::HaStatus,
+    api::{Overrides, ha::HaStatus},
     config::{Ha, HaBox},
     dataplane::maps::Maps,
     system::privileges::{self, KEPT_BY_LISTENERS},
@@ -24,6 +24,8 @@ pub(super) struct PeerLink {
     /// The folder of the pinned maps.
     pub(super) folder: PathBuf,
     pub(super) views: watch::Receiver<Arc<HaView>>,
+    /// What operators have set at this box.
+    pub(super) overrides: watch::Receiver<Overrides>,
     pub(super) progress: PairProgress,
     /// Counts the sessions that the peer has begun.
     pub(super) turn: watch::Sender<u64>,
@@ -34,6 +36,7 @@ pub(super) struct PeerLink {
 pub struct BoxPair {
     /// None: the thread is to end.
     views: Option<watch::Sender<Arc<HaView>>>,
+    overrides: watch::Sender<Overrides>,
     thread: Option<JoinHandle<()>>,
     progress: PairProgress,
     ha: Ha,
@@ -51,12 +54,14 @@ impl BoxPair {
         let own = ha.own().context("ha.boxes does not name this box")?;
         let listen = own.sync;
         let (views, seen) = watch::channel(Arc::new(view));
+        let (overrides, set) = watch::channel(Overrides::new());
         let progress = PairProgress::default();
         let link = Arc::new(PeerLink {
             ha: ha.clone(),
             peer: peer.clone(),
             folder: folder.to_owned(),
             views: seen,
+            overrides: set,
             progress: progress.clone(),
             turn: watch::Sender::new(0),
         });
@@ -81,6 +86,7 @@ impl BoxPair {
             .context("start the thread for the peer")?;
         Ok(Self {
             views: Some(views),
+            overrides,
             thread: Some(thread),
             progress,
             ha: ha.clone(),
@@ -99,6 +105,27 @@ impl BoxPair {
                 differs
             });
         }
+    }
+
+    /// Operators have set this at this box, and no more.
+    pub fn show_overrides(&self, overrides: &Overrides) {
+        self.overrides.send_if_modified(|known| {
+            let differs = known != overrides;
+            if differs {
+                known.clone_from(overrides);
+            }
+            differs
+        });
+    }
+
+    /// What operators have set at the peer, if it is the active box and says so.
+    pub fn overrides_of_active(&self) -> Option<Overrides> {
+        self.progress.overrides_of_active()
+    }
+
+    /// The name of the peer.
+    pub fn peer(&self) -> &str {
+        &self.peer.name
     }
 
     /// Whether all flows have come that are to come from a peer which has left the service to this box.

@@ -4,6 +4,7 @@ mod connections;
 mod links;
 mod marker;
 mod names;
+mod overrides;
 mod power_off;
 mod replicas;
 mod roles;

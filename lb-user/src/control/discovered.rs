@@ -6,6 +6,7 @@ mod difference;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    net::IpAddr,
     path::Path,
     time::Duration,
 };
@@ -56,6 +57,16 @@ impl Discovered {
             statuses: BTreeMap::new(),
             failed: None,
         }
+    }
+
+    /// The VIPs that were chosen for hosted clusters.
+    pub(super) const fn chosen_vips(&self) -> &BTreeMap<String, IpAddr> {
+        self.vips.all()
+    }
+
+    /// The active box has chosen these; whether any is new.
+    pub(super) fn take_in_vips(&mut self, theirs: &BTreeMap<String, IpAddr>) -> bool {
+        self.vips.take_in(theirs)
     }
 
     /// Returns when clusters have changed.

@@ -3,7 +3,7 @@
 //! [`change`] makes one beside what runs, but for what is `fixed_at_start`; [`describe`] and [`evictions`] list what one does, and [`ended_count`] counts
 //! the flows that end.
 //! [`map_contents`] is what a configuration puts into the maps, for what they take of memory.
-//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`, or `peer_overrides`; `service_verdict`
+//! [`backend_weights`] is what checks and the operator lay over the file, from [`checks`] and `overrides`; `service_verdict`
 //! is whether backends or the service behind them are down.
 //!
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
@@ -23,6 +23,7 @@ pub mod checks;
 pub mod confirm;
 pub mod control_loop;
 pub mod data_plane;
+mod decisions;
 pub mod describe;
 pub mod desired;
 pub mod discovered;
@@ -47,7 +48,6 @@ pub mod operator;
 mod overrides;
 mod passive;
 pub mod passive_watch;
-mod peer_overrides;
 pub mod persisted_state;
 pub mod plan;
 pub(crate) mod promotion;

@@ -31,7 +31,7 @@ pub(super) struct RoleState {
     unread: Option<String>,
     /// Why the last change of the role has failed, which is logged once.
     failed: Option<String>,
-    /// Why the overrides of the active box could not be taken in, which is logged once.
+    /// Why what operators have set at the active box could not be taken in, which is logged once.
     pub(super) lacks_overrides: Option<String>,
 }
 

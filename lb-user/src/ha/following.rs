@@ -83,8 +83,8 @@ async fn session(link: &PeerLink, standby: &mut Standby) -> Result<Infallible> {
         }
         if is_end {
             link.progress.placed(standby.counts, standby.is_peer_active);
-            if let Some(overrides) = standby.overrides.take() {
-                link.progress.overridden(overrides);
+            if let Some(decisions) = standby.decisions.take() {
+                link.progress.decided(decisions);
             }
             if let Some(differences) = standby.new_differences() {
                 link.progress.differ(differences);

@@ -3,12 +3,14 @@
 //! Both say [`BoxHello`] first, and then speak the newest version that both know. Behind it the sender names its objects and passes over its
 //! flows, again and again: in the first pass it sends all of them, and in each later one what has changed since.
 
+use std::net::IpAddr;
+
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    decisions::OverrideRecord,
     dictionary::ObjectNumber,
-    overrides::OverrideRecord,
     record::{EndRecord, FlowRecord},
 };
 
@@ -64,8 +66,10 @@ pub enum SyncMessage {
     Passed,
     /// What operators have set for the backend with this name, one of all that they have set.
     Override(String, OverrideRecord),
+    /// The VIP that was chosen for the hosted cluster with this name, one of all.
+    Vip(String, IpAddr),
     /// The last of these has come: of others there are none.
-    Overrides,
+    Decided,
 }
 
 /// The version that both speak.

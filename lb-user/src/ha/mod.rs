@@ -5,18 +5,18 @@
 //!
 //! [`record`] is a flow as the boxes tell each other, with its [`numbers`] if those are translated, [`dictionary`] has which objects of
 //! the peer are which of ours, [`clock`] what its times are here, [`sent`] what the peer knows of each flow, [`message`] what is said and
-//! [`frame`] how. [`originals`] reads the flows of this box, and [`standby`] places those of the peer; [`overrides`] are what operators
-//! have set. [`serving`] and [`following`] are the two sessions with a peer, by [`tls`], in the one [`thread`]; [`progress`] is how they
-//! stand.
+//! [`frame`] how. [`originals`] reads the flows of this box, and [`standby`] places those of the peer; [`decisions`] are
+//! what was decided at a box. [`serving`] and [`following`] are the two sessions with a peer, by [`tls`], in the one [`thread`];
+//! [`progress`] is how they stand.
 
 pub mod clock;
+pub mod decisions;
 pub mod dictionary;
 pub mod following;
 pub mod frame;
 pub mod message;
 pub mod numbers;
 pub mod originals;
-pub mod overrides;
 pub mod progress;
 pub mod record;
 pub mod sent;

@@ -5,11 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{message::BoxHello, originals::SentCounts, standby::PlacedCounts};
-use crate::api::{
-    Overrides,
-    ha::{ReceivingStatus, SendingStatus, SessionStatus},
+use super::{
+    decisions::Decisions, message::BoxHello, originals::SentCounts, standby::PlacedCounts,
 };
+use crate::api::ha::{ReceivingStatus, SendingStatus, SessionStatus};
 
 /// How long after the end of the session a peer is taken for dead that does not begin another one.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,8 +31,8 @@ struct Both {
     /// Whether the peer was not the active box when its last pass began.
     has_left: bool,
     differences: [Vec<String>; 2],
-    /// What operators have set at the peer, as it was said last.
-    overrides: Option<Overrides>,
+    /// What was decided at the peer, as it was said last.
+    decisions: Option<Decisions>,
 }
 
 /// One session.
@@ -94,7 +93,7 @@ impl Default for PairProgress {
             placed: PlacedCounts::default(),
             has_left: false,
             differences: Default::default(),
-            overrides: None,
+            decisions: None,
         })))
     }
 }
@@ -111,7 +110,7 @@ impl PairProgress {
     pub(super) fn begin_receiving(&self, peer: &BoxHello) {
         let mut both = self.both();
         both.receiving.begin(peer);
-        both.overrides = None;
+        both.decisions = None;
     }
 
     pub(super) fn end_sending(&self, error: String) {
@@ -167,17 +166,17 @@ impl PairProgress {
         self.both().differences = differences;
     }
 
-    /// What operators have set at the peer, all of it.
-    pub(super) fn overridden(&self, overrides: Overrides) {
-        self.both().overrides = Some(overrides);
+    /// What was decided at the peer, all of it.
+    pub(super) fn decided(&self, decisions: Decisions) {
+        self.both().decisions = Some(decisions);
     }
 
-    /// What operators have set at the peer, if it is the active box and said so a moment ago.
-    pub fn overrides_of_active(&self) -> Option<Overrides> {
+    /// What was decided at the peer, if it is the active box and said so a moment ago.
+    pub fn decisions_of_active(&self) -> Option<Decisions> {
         let both = self.both();
         let is_heard = both.receiving.open.is_some() && both.receiving.is_whole;
-        let overrides = both.overrides.as_ref();
-        overrides.filter(|_| is_heard && !both.has_left).cloned()
+        let decisions = both.decisions.as_ref();
+        decisions.filter(|_| is_heard && !both.has_left).cloned()
     }
 
     /// Both sessions, and what one box has and the other does not: there, and here.

@@ -21,16 +21,15 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
+    decisions::Decisions,
     dictionary::objects,
     frame::{self, MessageFrame, messages},
     message::{BoxHello, SyncMessage, agreed},
     originals::{Originals, places},
-    overrides,
     thread::PeerLink,
     tls,
     view::HaView,
 };
-use crate::api::Overrides;
 
 /// How long a handshake may take.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -121,7 +120,7 @@ async fn run(stream: &mut (impl AsyncWrite + Unpin), link: &PeerLink) -> Result<
     let sending = Sending {
         originals: Originals::open(&link.folder)?,
         views: link.views.clone(),
-        overrides: link.overrides.clone(),
+        decisions: link.decisions.clone(),
         view: Arc::default(),
         frame: MessageFrame::default(),
         link,
@@ -150,7 +149,7 @@ async fn greet(
 struct Sending<'l> {
     originals: Originals,
     views: watch::Receiver<Arc<HaView>>,
-    overrides: watch::Receiver<Overrides>,
+    decisions: watch::Receiver<Decisions>,
     /// The one whose objects the peer knows.
     view: Arc<HaView>,
     frame: MessageFrame,
@@ -163,7 +162,7 @@ impl Sending<'_> {
         self.name_objects(stream).await?;
         let age = self.view.is_active.then(|| age(&self.link.folder));
         self.frame.push(&SyncMessage::All(age))?;
-        self.overrides.mark_changed();
+        self.decisions.mark_changed();
         let mut is_first = true;
         loop {
             let began = Instant::now();
@@ -202,7 +201,7 @@ impl Sending<'_> {
         let view = Arc::clone(&self.view);
         let begin = self.originals.begin(view.is_active, is_first)?;
         self.frame.push(&begin)?;
-        self.say_overrides(stream).await?;
+        self.say_decisions(stream).await?;
         for mut place in places(&view) {
             loop {
                 let began = Instant::now();
@@ -223,11 +222,11 @@ impl Sending<'_> {
         Ok(took)
     }
 
-    /// Says what operators have set here, if that is new.
-    async fn say_overrides(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
-        if self.overrides.has_changed()? {
-            let overrides = self.overrides.borrow_and_update().clone();
-            for message in overrides::messages(&overrides) {
+    /// Says what was decided here, if that is new.
+    async fn say_decisions(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
+        if self.decisions.has_changed()? {
+            let decisions = self.decisions.borrow_and_update().clone();
+            for message in decisions.messages() {
                 self.frame.push(&message)?;
                 if self.frame.is_full() {
                     self.send(stream).await?;

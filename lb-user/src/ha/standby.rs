@@ -7,9 +7,9 @@ use lb_common::maps::snat::FLOWS_PER_ADDRESS;
 
 use super::{
     clock::PeerClock,
+    decisions::PeerDecisions,
     dictionary::{Dictionary, ObjectNumber},
     message::SyncMessage,
-    overrides::PeerOverrides,
     record::{EndRecord, FlowRecord, SnatEnd},
     view::{HaView, offset},
 };
@@ -55,7 +55,7 @@ pub struct Standby {
     differs: bool,
     /// Whether a flow was refused for an IPv6 address that no object here has.
     lacks_labels: bool,
-    pub(super) overrides: PeerOverrides,
+    pub(super) decisions: PeerDecisions,
     pub(super) counts: PlacedCounts,
 }
 
@@ -103,7 +103,7 @@ impl Standby {
             again: Vec::new(),
             differs: true,
             lacks_labels: false,
-            overrides: PeerOverrides::default(),
+            decisions: PeerDecisions::default(),
             counts: PlacedCounts::default(),
         })
     }
@@ -116,7 +116,7 @@ impl Standby {
         self.clock = PeerClock::default();
         self.seen = None;
         self.again.clear();
-        self.overrides = PeerOverrides::default();
+        self.decisions = PeerDecisions::default();
         self.counts = PlacedCounts::default();
         self.differs = true;
     }
@@ -180,8 +180,9 @@ impl Standby {
                 });
             }
             SyncMessage::Flow(_) | SyncMessage::End(_) => self.change(message)?,
-            SyncMessage::Override(name, record) => self.overrides.add(name, record),
-            SyncMessage::Overrides => self.overrides.finish(),
+            SyncMessage::Override(name, record) => self.decisions.add_override(name, record),
+            SyncMessage::Vip(name, vip) => self.decisions.add_vip(name, vip),
+            SyncMessage::Decided => self.decisions.finish(),
             SyncMessage::Passed => {
                 self.replicas.forget_queues();
                 for message in mem::take(&mut self.again) {

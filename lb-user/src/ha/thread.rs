@@ -1,6 +1,8 @@
 //! The thread of the boxes' sessions: what it does never waits for the control plane, nor this for it.
 
 use std::{
+    collections::BTreeMap,
+    net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -9,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::{runtime::Builder, sync::watch};
 
-use super::{following, progress::PairProgress, serving, view::HaView};
+use super::{decisions::Decisions, following, progress::PairProgress, serving, view::HaView};
 use crate::{
     api::{Overrides, ha::HaStatus},
     config::{Ha, HaBox},
@@ -24,8 +26,8 @@ pub(super) struct PeerLink {
     /// The folder of the pinned maps.
     pub(super) folder: PathBuf,
     pub(super) views: watch::Receiver<Arc<HaView>>,
-    /// What operators have set at this box.
-    pub(super) overrides: watch::Receiver<Overrides>,
+    /// What was decided at this box.
+    pub(super) decisions: watch::Receiver<Decisions>,
     pub(super) progress: PairProgress,
     /// Counts the sessions that the peer has begun.
     pub(super) turn: watch::Sender<u64>,
@@ -36,7 +38,7 @@ pub(super) struct PeerLink {
 pub struct BoxPair {
     /// None: the thread is to end.
     views: Option<watch::Sender<Arc<HaView>>>,
-    overrides: watch::Sender<Overrides>,
+    decisions: watch::Sender<Decisions>,
     thread: Option<JoinHandle<()>>,
     progress: PairProgress,
     ha: Ha,
@@ -54,14 +56,14 @@ impl BoxPair {
         let own = ha.own().context("ha.boxes does not name this box")?;
         let listen = own.sync;
         let (views, seen) = watch::channel(Arc::new(view));
-        let (overrides, set) = watch::channel(Overrides::new());
+        let (decisions, decided) = watch::channel(Decisions::default());
         let progress = PairProgress::default();
         let link = Arc::new(PeerLink {
             ha: ha.clone(),
             peer: peer.clone(),
             folder: folder.to_owned(),
             views: seen,
-            overrides: set,
+            decisions: decided,
             progress: progress.clone(),
             turn: watch::Sender::new(0),
         });
@@ -86,7 +88,7 @@ impl BoxPair {
             .context("start the thread for the peer")?;
         Ok(Self {
             views: Some(views),
-            overrides,
+            decisions,
             thread: Some(thread),
             progress,
             ha: ha.clone(),
@@ -107,20 +109,21 @@ impl BoxPair {
         }
     }
 
-    /// Operators have set this at this box, and no more.
-    pub fn show_overrides(&self, overrides: &Overrides) {
-        self.overrides.send_if_modified(|known| {
-            let differs = known != overrides;
+    /// This was decided at this box, and no more.
+    pub fn show_decisions(&self, overrides: &Overrides, vips: &BTreeMap<String, IpAddr>) {
+        self.decisions.send_if_modified(|known| {
+            let differs = known.overrides != *overrides || known.vips != *vips;
             if differs {
-                known.clone_from(overrides);
+                known.overrides.clone_from(overrides);
+                known.vips.clone_from(vips);
             }
             differs
         });
     }
 
-    /// What operators have set at the peer, if it is the active box and says so.
-    pub fn overrides_of_active(&self) -> Option<Overrides> {
-        self.progress.overrides_of_active()
+    /// What was decided at the peer, if it is the active box and says so.
+    pub fn decisions_of_active(&self) -> Option<Decisions> {
+        self.progress.decisions_of_active()
     }
 
     /// The name of the peer.

@@ -2,6 +2,7 @@
 
 mod connections;
 mod links;
+mod maintenance;
 mod marker;
 mod names;
 mod overrides;

@@ -44,7 +44,7 @@ fn both_have_the_same_flows_after_a_cut() -> Result<()> {
 }
 
 /// Waits until both boxes have the flows of these connections, and no others.
-fn wait_until_equal(boxes: &Boxes<'_>, open: &[Pair]) -> Result<()> {
+pub(super) fn wait_until_equal(boxes: &Boxes<'_>, open: &[Pair]) -> Result<()> {
     let wanted: BTreeSet<String> = open.iter().map(|pair| pair.snat.to_string()).collect();
     let mut tables = [BTreeSet::new(), BTreeSet::new()];
     let waited = poll::until("the same flows on both boxes", SYNCED, || {

@@ -258,9 +258,9 @@ fn programs_in_the_kernels_stack_bind_nothing() {
         "services:",
         "services:
   names:
-network: tenant-a
-listen: [\"192.168.203.110:443/tcp\"]
-sni: { routes: [{ names: [a.lab], pool: kas-a }] }",
+    network: tenant-a
+    listen: [\"192.168.203.110:443/tcp\"]
+    sni: { routes: [{ names: [a.lab], pool: kas-a }] }",
     );
     for (mode, binds) in [(Mode::Native, true), (Mode::Generic, false)] {
         let mut ids = Ids::default();
@@ -285,9 +285,9 @@ fn a_service_with_too_many_names_leaves_them_to_the_process() {
     let services = services.map(|(name, count)| {
         format!(
             "  {name}:
-network: tenant-a
-listen: [\"192.168.203.110:{count}/tcp\"]
-sni: {{ routes: [{{ names: [{}], pool: kas-a }}] }}
+    network: tenant-a
+    listen: [\"192.168.203.110:{count}/tcp\"]
+    sni: {{ routes: [{{ names: [{}], pool: kas-a }}] }}
 ",
             names(count)
         )

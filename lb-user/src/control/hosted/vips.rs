@@ -21,7 +21,13 @@ const FILE: &str = "vips.json";
 
 /// By hosted cluster, in words, the VIP that was chosen last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::control) struct VipChoices(BTreeMap<String, IpAddr>);
+#[serde(transparent)]
+pub(in crate::control) struct VipChoices {
+    chosen: BTreeMap<String, IpAddr>,
+    /// Whether the active box has chosen, whatever was applied here.
+    #[serde(skip)]
+    is_of_active: bool,
+}
 
 /// Addresses that are no choice.
 pub(super) struct Taken {
@@ -84,6 +90,21 @@ impl VipChoices {
         }
     }
 
+    /// All of them.
+    pub(in crate::control) const fn all(&self) -> &BTreeMap<String, IpAddr> {
+        &self.chosen
+    }
+
+    /// The active box has chosen these: a hosted cluster that only this box knows has another one. Whether any is new.
+    pub(in crate::control) fn take_in(&mut self, theirs: &BTreeMap<String, IpAddr>) -> bool {
+        let before = self.chosen.clone();
+        let vips: HashSet<&IpAddr> = theirs.values().collect();
+        self.chosen.retain(|_, vip| !vips.contains(vip));
+        self.chosen.extend(theirs.clone());
+        self.is_of_active = true;
+        self.chosen != before
+    }
+
     /// The VIP of a hosted cluster: the one that it `had`, or was chosen for it before; else the first one of the ranges that
     /// nothing has; else that of a hosted cluster that is no more.
     pub(super) fn choose(
@@ -99,11 +120,12 @@ impl VipChoices {
                 (range.first..=range.last).contains(vip) && range.first.is_ipv4() == vip.is_ipv4()
             })
         };
-        let before = had.or_else(|| self.0.get(cluster).copied());
+        let chosen = self.chosen.get(cluster).copied();
+        let before = had.filter(|_| !self.is_of_active).or(chosen);
         let before = before.filter(|vip| is_in(vip) && !taken.by_hosted.contains(vip));
         let vip = before.or_else(|| self.free(cluster, ranges, taken))?;
         taken.by_hosted.insert(vip);
-        self.0.insert(cluster.to_owned(), vip);
+        self.chosen.insert(cluster.to_owned(), vip);
         Some(vip)
     }
 
@@ -116,12 +138,12 @@ impl VipChoices {
         });
         let mut free = addresses.filter(|vip| !taken.by_hosted.contains(vip));
         let is_reserved = |vip: &IpAddr| {
-            let mut others = self.0.iter().filter(|(name, _)| *name != cluster);
+            let mut others = self.chosen.iter().filter(|(name, _)| *name != cluster);
             others.any(|(_, chosen)| chosen == vip)
         };
         let first = free.clone().find(|vip| !is_reserved(vip));
         let vip = first.or_else(|| free.next())?;
-        self.0.retain(|_, chosen| *chosen != vip);
+        self.chosen.retain(|_, chosen| *chosen != vip);
         Some(vip)
     }
 }
@@ -196,6 +218,29 @@ mod tests {
             choose(&mut choices, &["a", "b"]),
             [Some(vip(120)), Some(vip(121))]
         );
+    }
+
+    /// One that only this box knows makes way, and what it had does not count.
+    #[test]
+    fn a_standby_chooses_as_the_active_box_does() {
+        let mut choices = VipChoices::default();
+        let ranges = [range(120, 129)];
+        let choose = |choices: &mut VipChoices| {
+            let mut now = taken(&[]);
+            ["a", "b", "c"].map(|name| {
+                let had = choices.all().get(name).copied();
+                choices.choose(name, had.or(Some(vip(120))), &ranges, &mut now)
+            })
+        };
+        let first = choose(&mut choices);
+        assert_eq!(first, [120, 121, 122].map(|last| Some(vip(last))));
+        let theirs = [("b", 120), ("c", 125)].map(|(name, last)| (name.to_owned(), vip(last)));
+        let theirs = BTreeMap::from(theirs);
+        assert!(choices.take_in(&theirs));
+        let after = choose(&mut choices);
+        assert_eq!(after, [121, 120, 125].map(|last| Some(vip(last))));
+        assert!(!choices.take_in(&theirs), "all are there");
+        assert_eq!(choose(&mut choices), after);
     }
 
     #[test]

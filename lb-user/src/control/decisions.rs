@@ -1,26 +1,40 @@
-//! What operators set at the active box of a pair holds at both: a standby has it when it takes over.
+//! What was decided at the active box of a pair holds at both, so that a standby has it when it takes over: what operators set for
+//! backends, and the VIPs of hosted clusters.
 
 use anyhow::{Result, bail};
 
 use super::control_loop::Control;
 use crate::{
     api::{Overrides, Severity},
-    ha::thread::BoxPair,
+    ha::{decisions::Decisions, thread::BoxPair},
 };
 
 impl Control {
-    /// Says to the peer what operators have set here, and takes in what they have set at the active box.
-    pub(super) fn follow_peer_overrides(&mut self) {
+    /// Says to the peer what was decided here, and takes in what was at the active box.
+    pub(super) async fn follow_active_box(&mut self) {
         let Some(pair) = &self.running.pair else {
             return;
         };
-        pair.show_overrides(&self.state.overrides);
-        let Some(theirs) = self.overrides_of_active() else {
+        pair.show_decisions(&self.state.overrides, self.discovered.chosen_vips());
+        let Some(Decisions { overrides, vips }) = self.decisions_of_active() else {
             return;
         };
-        if theirs == self.state.overrides {
-            return;
+        if overrides != self.state.overrides {
+            self.follow_overrides(overrides);
         }
+        if self.discovered.take_in_vips(&vips) {
+            self.take_discovered().await;
+        }
+    }
+
+    /// What was decided at the active box, if that is the peer.
+    fn decisions_of_active(&self) -> Option<Decisions> {
+        let pair = self.running.pair.as_ref();
+        let pair = pair.filter(|_| !self.role().serves());
+        pair.and_then(BoxPair::decisions_of_active)
+    }
+
+    fn follow_overrides(&mut self, theirs: Overrides) {
         let failed = self.take_in_overrides(theirs).err();
         let failed = failed.map(|error| format!("{error:#}"));
         if let Some(words) = failed
@@ -32,13 +46,6 @@ impl Control {
             self.event("override", Severity::Error, "backends", &words);
         }
         self.role.lacks_overrides = failed;
-    }
-
-    /// What they have set at the active box, if that is the peer.
-    fn overrides_of_active(&self) -> Option<Overrides> {
-        let pair = self.running.pair.as_ref();
-        let pair = pair.filter(|_| !self.role().serves());
-        pair.and_then(BoxPair::overrides_of_active)
     }
 
     fn take_in_overrides(&mut self, theirs: Overrides) -> Result<()> {
@@ -60,7 +67,7 @@ impl Control {
         let Some(pair) = &self.running.pair else {
             return Ok(());
         };
-        if self.overrides_of_active().is_some() {
+        if self.decisions_of_active().is_some() {
             bail!(
                 "this box stands by, and has the overrides of the active one: set it at {}, from where it comes here",
                 pair.peer()

@@ -60,6 +60,8 @@ pub enum Request {
     RefusedNames,
     /// How this box and its peer stand to each other.
     Ha,
+    /// Has a box of a pair look for its marker now, and take the role that follows.
+    FollowMarker,
     /// What has happened since the event with this number.
     Events {
         /// Events after this one; 0 for all that are kept.
@@ -80,7 +82,8 @@ impl Request {
             | Self::RefusedNames
             | Self::Ha
             | Self::Events { .. } => true,
-            Self::Reload { .. }
+            Self::FollowMarker
+            | Self::Reload { .. }
             | Self::Confirm
             | Self::Backend { .. }
             | Self::Node { .. }
@@ -241,7 +244,7 @@ pub enum Answer {
         /// The names.
         names: Vec<RefusedName>,
     },
-    /// To [`Request::Ha`].
+    /// To [`Request::Ha`] and [`Request::FollowMarker`].
     Ha(Box<ha::HaStatus>),
     /// To [`Request::Events`], oldest first.
     Events {

@@ -111,6 +111,7 @@ pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
         | Request::Legs(_)
         | Request::RefusedNames
         | Request::Ha
+        | Request::FollowMarker
         | Request::Events { .. } => SHORT_TIMEOUT,
         Request::Plan { .. }
         | Request::Reload { .. }
@@ -119,6 +120,19 @@ pub fn ask(instance: &str, request: &Request) -> Result<Answer, Failure> {
         | Request::Node { .. }
         | Request::Kill(_) => ANSWER_TIMEOUT,
     };
+    ask_within(instance, request, patience)
+}
+
+/// As [`ask`], and waits so long.
+///
+/// # Errors
+///
+/// As for [`ask`].
+pub fn ask_within(
+    instance: &str,
+    request: &Request,
+    patience: Duration,
+) -> Result<Answer, Failure> {
     ask_at(&Pins::new(instance).socket(), instance, request, patience)
 }
 

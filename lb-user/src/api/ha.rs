@@ -14,8 +14,14 @@ pub struct HaStatus {
     pub active: bool,
     /// The marker address.
     pub marker: String,
+    /// Networks that it carries: their programs are attached, their links have carriers, and a next hop answers if they have backends.
+    pub carried: u16,
     /// The name of the other box.
     pub peer: String,
+    /// Whether that says to be the active one; null while it says nothing.
+    pub peer_active: Option<bool>,
+    /// Networks that it carries; null while it says nothing.
+    pub peer_carried: Option<u16>,
     /// Where it is reached on the sync network.
     pub sync: String,
     /// The session by which the peer gets the flows of this box.

@@ -172,11 +172,15 @@ pub(super) enum Command {
     /// Whether everything serves, in one line: exit 0 if so, 1 if something does not, 3 if nothing is known
     #[command(after_help = examples(&[
         "lb health || logger -p daemon.err \"$(lb health)\"",
+        "lb health --box",
     ]))]
     Health {
         /// Exit 1 also where the configuration is stale: the last reload was refused or taken back
         #[arg(long)]
         strict: bool,
+        /// Whether this box of a pair is one to have the marker, for keepalived: exit 1 if it carries nothing, or less than the other box
+        #[arg(long = "box", conflicts_with = "strict")]
+        of_box: bool,
         #[command(flatten)]
         show: Show,
     },
@@ -273,7 +277,7 @@ pub(super) enum Command {
     /// The other box of a pair
     Ha {
         #[command(subcommand)]
-        look: HaLook,
+        change: HaCommand,
     },
     /// What has happened: reloads, verdicts of checks, and what operators did
     #[command(after_help = examples(&[
@@ -329,13 +333,26 @@ pub(super) enum Command {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum HaLook {
+pub(super) enum HaCommand {
     /// Which box serves, and whether the flows of each stand ready on the other: exit 0 if they do, 1 if not
     #[command(after_help = examples(&[
         "lb ha status",
         "lb ha status -o json | jq .receiving.session.complete",
     ]))]
     Status(Show),
+    /// Silence this box unless it has the marker, also where its process does not answer: for keepalived's notify scripts
+    Fence(Instance),
+    /// Leave the service to the other box: waits until all flows stand ready there, and until it is active
+    #[command(after_help = examples(&[
+        "lb ha move && systemctl reboot",
+    ]))]
+    Move {
+        /// How long to wait, in whole seconds
+        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = confirm_time)]
+        timeout: Duration,
+        #[command(flatten)]
+        instance: Instance,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,6 @@
 //! `lb health`: whether everything serves, in one line and an exit code for monitoring.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 
@@ -8,13 +8,22 @@ use super::{
     arguments::{Format, Show},
     ask, color, observed, print,
 };
-use crate::reports::{
-    health::{State, Summary},
-    status::see_from_there,
+use crate::{
+    admin::client,
+    api::{Answer, Request},
+    dataplane::pins::Pins,
+    host::leaving::Leaving,
+    reports::{
+        box_health::BoxHealth,
+        health::{State, Summary},
+        status::see_from_there,
+    },
 };
 
 /// Exit code where nothing is known.
 const UNKNOWN: u8 = 3;
+/// How long the process may take to say what it knows of the other box.
+const BOX_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Prints it; the exit code is that of the state.
 pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
@@ -25,6 +34,33 @@ pub(super) fn show(strict: bool, show: &Show) -> Result<ExitCode> {
         Format::Table => print::line(color::line(&summary.line()))?,
     }
     Ok(exit_code(&summary, strict))
+}
+
+/// Prints whether this box is one to have the marker of a pair; the exit code says so too.
+pub(super) fn show_box(show: &Show) -> Result<ExitCode> {
+    let found = box_health(&show.instance.name);
+    let found = found.unwrap_or_else(|why| BoxHealth::unknown(format!("{why:#}")));
+    match show.output.format {
+        Format::Json => print::report(&found)?,
+        Format::Table => print::line(found.line())?,
+    }
+    Ok(match found.fit {
+        Some(true) => ExitCode::SUCCESS,
+        Some(false) => ExitCode::FAILURE,
+        None => ExitCode::from(UNKNOWN),
+    })
+}
+
+/// By the pins; a process that does not answer changes nothing.
+fn box_health(instance: &str) -> Result<BoxHealth> {
+    let networks = observed::open(instance)?.networks()?;
+    let is_leaving = Leaving::is_on(&Pins::new(instance))?;
+    let answer = client::ask_within(instance, &Request::Ha, BOX_ANSWER_TIMEOUT);
+    let ha = match &answer {
+        Ok(Answer::Ha(status)) => Some(&**status),
+        _ => None,
+    };
+    Ok(BoxHealth::new(&networks, ha, is_leaving))
 }
 
 /// With `strict` a configuration that is stale is as bad as a pool that does not serve.

@@ -38,7 +38,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::schemas::{AnswerSchema, schemas};
 use self::{
-    arguments::{Cli, Command, Format, HaLook},
+    arguments::{Cli, Command, Format, HaCommand},
     ask::RefusedCommand,
 };
 use crate::system::{
@@ -122,7 +122,10 @@ pub fn main() -> ExitCode {
         } => changes::reload(file.as_deref(), confirm, &show),
         Command::Confirm(show) => changes::confirm(&show),
         Command::Status(show) => status::show(&show),
-        Command::Health { strict, show } => return ended(health::show(strict, &show)),
+        Command::Health {
+            of_box: true, show, ..
+        } => return ended(health::show_box(&show)),
+        Command::Health { strict, show, .. } => return ended(health::show(strict, &show)),
         Command::Services(show) => services::show(&show),
         Command::Backends {
             pool,
@@ -134,8 +137,14 @@ pub fn main() -> ExitCode {
         Command::Nodes(show) => nodes::show(&show),
         Command::Node { change } => nodes::change(change),
         Command::Ha {
-            look: HaLook::Status(show),
+            change: HaCommand::Status(show),
         } => return ended(ha::show(&show)),
+        Command::Ha {
+            change: HaCommand::Fence(instance),
+        } => ha::fence::fence(&instance.name),
+        Command::Ha {
+            change: HaCommand::Move { timeout, instance },
+        } => return ended(ha::leave::leave(&instance.name, timeout)),
         Command::Flows {
             which,
             kill: true,

@@ -16,6 +16,7 @@ use crate::{
     model::report::Versioned,
     reports::{
         backends::BackendsReport,
+        box_health::BoxHealth,
         drops::{DropsReport, NamesReport},
         events::{EventReport, EventsReport},
         health::Summary,
@@ -63,6 +64,7 @@ pub fn schemas() -> Vec<AnswerSchema> {
         ),
         of::<StatusReport>("status", &["lb status"]),
         of::<Summary>("health", &["lb health"]),
+        of::<BoxHealth>("health-box", &["lb health --box"]),
         of::<ServicesReport>("services", &["lb services"]),
         of::<BackendsReport>("backends", &["lb backends"]),
         of::<NodesReport>("nodes", &["lb nodes"]),

@@ -11,7 +11,6 @@ use anyhow::{Context as _, Result};
 use lb_common::maps::{
     backend::Backend,
     counts, half_open,
-    network::NETWORK_STOPPED,
     registry::RegistryKey,
     service::Service,
     snat::{PAGE, PAGES_PER_ADDRESS, SnatPage, base},
@@ -123,10 +122,37 @@ impl Live {
     ///
     /// If the kernel refuses.
     pub fn close(&mut self, network: u32) -> Result<()> {
-        let mut record = self.maps.networks.get(&network, 0)?;
-        record.flags |= NETWORK_STOPPED;
-        let closed = self.maps.networks.set(network, &record, 0);
-        closed.with_context(|| format!("close network {network}"))
+        self.maps.stop_network(network, true)
+    }
+
+    /// Opens the networks that a [fence](super::fence) has closed.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses.
+    pub(super) fn open_networks(&mut self, networks: &[u32]) -> Result<()> {
+        let mut networks = networks.iter();
+        networks.try_for_each(|network| self.maps.stop_network(*network, false))
+    }
+
+    /// Whether one of these networks is closed.
+    pub(super) fn has_closed(&self, networks: &[u32]) -> bool {
+        let mut networks = networks.iter();
+        networks.any(|network| {
+            let record = self.maps.networks.get(network, 0);
+            record.is_ok_and(|record| record.is_stopped())
+        })
+    }
+
+    /// Whether a network has backends, and no next hop of them answers.
+    pub(super) fn is_cut_off(&self, network: u16) -> bool {
+        if self.silent.is_empty() {
+            return false;
+        }
+        let backends = self.backends.iter();
+        let of_network = backends.filter(|(_, backend)| backend.network == network);
+        let mut of_network = of_network.peekable();
+        of_network.peek().is_some() && of_network.all(|(id, _)| self.is_silent(*id))
     }
 
     /// The ids that have been given out.

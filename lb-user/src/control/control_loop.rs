@@ -260,6 +260,7 @@ impl Control {
     pub async fn tick(&mut self) -> Result<()> {
         self.running.tidy();
         self.tick_role();
+        self.end_fence();
         self.follow_active_box().await;
         self.tick_nics().await;
         self.tick_mending();

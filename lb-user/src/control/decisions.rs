@@ -15,6 +15,7 @@ impl Control {
         let Some(pair) = &self.running.pair else {
             return;
         };
+        pair.show_carried(self.running.carried());
         pair.show_decisions(&self.state.overrides, self.discovered.chosen_vips());
         let Some(Decisions { overrides, vips }) = self.decisions_of_active() else {
             return;

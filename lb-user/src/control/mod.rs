@@ -34,6 +34,7 @@ pub(crate) mod dry_run;
 pub mod ended_count;
 pub mod ending;
 pub mod evictions;
+pub(crate) mod fence;
 pub(crate) mod fixed_at_start;
 mod hosted;
 pub mod maglev_tables;

@@ -62,7 +62,7 @@ impl Control {
 
 impl Running {
     /// Whether frames leave the NIC of a network, as far as the kernel knows.
-    fn has_carrier(&self, network: u16) -> bool {
+    pub(super) fn has_carrier(&self, network: u16) -> bool {
         let place = self.applied.places.get(self.network_name(network));
         place.is_some_and(|place| {
             let carrier = Carrier::open(place.nic.ifindex);

@@ -84,16 +84,24 @@ impl Control {
                 Ok(chosen) => return self.kill(chosen, &filter, by, reply),
                 Err(reason) => refused(&reason),
             },
-            Request::Ha => match &self.running.pair {
-                Some(pair) => Answer::Ha(Box::new(pair.status())),
-                None => refused(&"this instance has no peer: its file has no `ha`"),
-            },
+            Request::Ha => self.ha_status(),
+            Request::FollowMarker => {
+                self.follow_marker();
+                self.ha_status()
+            }
             Request::Events { after } => Answer::Events {
                 events: self.history.after(after),
             },
         };
         // The operator's connection may have gone.
         let _gone: Result<(), Answer> = reply.send(answer);
+    }
+
+    fn ha_status(&self) -> Answer {
+        match &self.running.pair {
+            Some(pair) => Answer::Ha(Box::new(pair.status())),
+            None => refused(&"this instance has no peer: its file has no `ha`"),
+        }
     }
 
     /// Ends the chosen flows; the answer comes when it is done.

@@ -21,7 +21,7 @@ use lb_common::{
         drop_sample::{self, Sample},
         flow::Flow,
         half_open,
-        network::{Address, AddressKey, Network, NetworkKey},
+        network::{Address, AddressKey, NETWORK_STOPPED, Network, NetworkKey},
         registry::RegistryKey,
         rule::{RuleKey, SET_BITS},
         server_name::{NameKey, PoolRoute},
@@ -122,6 +122,21 @@ enum Samples {
 }
 
 impl Maps {
+    /// Has the data plane drop what belongs to a network, or not any more.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses.
+    pub fn stop_network(&mut self, id: u32, is_stopped: bool) -> Result<()> {
+        let mut record = self.networks.get(&id, 0)?;
+        record.flags = match is_stopped {
+            true => record.flags | NETWORK_STOPPED,
+            false => record.flags & !NETWORK_STOPPED,
+        };
+        let written = self.networks.set(id, &record, 0);
+        written.with_context(|| format!("stop or open network {id}"))
+    }
+
     /// Opens the maps that are pinned in `folder`.
     ///
     /// # Errors

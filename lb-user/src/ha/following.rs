@@ -82,7 +82,7 @@ async fn session(link: &PeerLink, standby: &mut Standby) -> Result<Infallible> {
             is_end |= standby.take(message?)?;
         }
         if is_end {
-            link.progress.placed(standby.counts, standby.is_peer_active);
+            link.progress.placed(standby.counts, standby.peer);
             if let Some(decisions) = standby.decisions.take() {
                 link.progress.decided(decisions);
             }

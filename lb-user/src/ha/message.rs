@@ -57,6 +57,8 @@ pub enum SyncMessage {
         now: u32,
         /// Whether it is the active box.
         is_active: bool,
+        /// Networks that it carries.
+        carried: u16,
     },
     /// A flow, as it is now.
     Flow(Box<FlowRecord>),

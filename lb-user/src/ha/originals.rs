@@ -97,7 +97,12 @@ impl Originals {
     /// # Errors
     ///
     /// If the clock cannot be read.
-    pub(super) fn begin(&mut self, is_active: bool, is_first: bool) -> Result<SyncMessage> {
+    pub(super) fn begin(
+        &mut self,
+        is_active: bool,
+        carried: u16,
+        is_first: bool,
+    ) -> Result<SyncMessage> {
         // What has ended since this box became active is said by the first pass from then on.
         let is_first = is_first || is_active && !self.pass.is_active;
         self.pass = Pass {
@@ -108,6 +113,7 @@ impl Originals {
         Ok(SyncMessage::Pass {
             now: self.pass.now,
             is_active,
+            carried,
         })
     }
 

@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::{
-    decisions::Decisions, message::BoxHello, originals::SentCounts, standby::PlacedCounts,
+    decisions::Decisions,
+    message::BoxHello,
+    originals::SentCounts,
+    standby::{PeerState, PlacedCounts},
 };
 use crate::api::ha::{ReceivingStatus, SendingStatus, SessionStatus};
 
@@ -28,11 +31,19 @@ struct Both {
     pass_us: u64,
     receiving: Session,
     placed: PlacedCounts,
-    /// Whether the peer was not the active box when its last pass began.
-    has_left: bool,
+    /// What the peer was when its last pass began.
+    peer: PeerState,
     differences: [Vec<String>; 2],
     /// What was decided at the peer, as it was said last.
     decisions: Option<Decisions>,
+}
+
+impl Both {
+    /// What the peer is, if it says so now.
+    fn heard(&self) -> Option<PeerState> {
+        let is_heard = self.receiving.open.is_some() && self.receiving.is_whole;
+        is_heard.then_some(self.peer)
+    }
 }
 
 /// One session.
@@ -91,7 +102,7 @@ impl Default for PairProgress {
             pass_us: 0,
             receiving: Session::default(),
             placed: PlacedCounts::default(),
-            has_left: false,
+            peer: PeerState::default(),
             differences: Default::default(),
             decisions: None,
         })))
@@ -141,19 +152,24 @@ impl PairProgress {
         both.pass_us = pass_us;
     }
 
-    /// A pass has come, at whose begin the peer was the active box or not.
-    pub(super) fn placed(&self, counts: PlacedCounts, is_peer_active: bool) {
+    /// A pass has come, at whose begin the peer was this.
+    pub(super) fn placed(&self, counts: PlacedCounts, peer: PeerState) {
         let mut both = self.both();
         both.receiving.is_whole = true;
         both.placed = counts;
-        both.has_left = !is_peer_active;
+        both.peer = peer;
+    }
+
+    /// What the peer is, if it says so now.
+    pub fn peer(&self) -> Option<PeerState> {
+        self.both().heard()
     }
 
     /// Whether all has come that is to come from a peer which is not the active box any more: it has sent it, or it is dead.
     pub fn is_settled(&self) -> bool {
         let both = self.both();
         match both.receiving.open {
-            Some(_) => both.receiving.is_whole && both.has_left,
+            Some(_) => both.receiving.is_whole && !both.peer.is_active,
             None => {
                 let closed = both.receiving.closed.unwrap_or(both.begun);
                 closed.elapsed() >= DEAD_TIMEOUT
@@ -174,9 +190,9 @@ impl PairProgress {
     /// What was decided at the peer, if it is the active box and said so a moment ago.
     pub fn decisions_of_active(&self) -> Option<Decisions> {
         let both = self.both();
-        let is_heard = both.receiving.open.is_some() && both.receiving.is_whole;
         let decisions = both.decisions.as_ref();
-        decisions.filter(|_| is_heard && !both.has_left).cloned()
+        let is_active = both.heard().is_some_and(|peer| peer.is_active);
+        decisions.filter(|_| is_active).cloned()
     }
 
     /// Both sessions, and what one box has and the other does not: there, and here.
@@ -207,16 +223,23 @@ mod tests {
     #[test]
     fn all_has_come_when_a_peer_that_has_left_says_so_or_is_dead() {
         let progress = PairProgress::default();
+        let peer = |is_active| PeerState {
+            is_active,
+            carried: 3,
+        };
         assert!(!progress.is_settled(), "it has not been dialled for long");
         progress.begin_receiving(&BoxHello::ours("lb2"));
         assert!(!progress.is_settled());
-        progress.placed(PlacedCounts::default(), true);
+        assert_eq!(progress.peer(), None, "no pass has come");
+        progress.placed(PlacedCounts::default(), peer(true));
+        assert_eq!(progress.peer(), Some(peer(true)));
         assert!(!progress.is_settled(), "it is still active");
-        progress.placed(PlacedCounts::default(), false);
+        progress.placed(PlacedCounts::default(), peer(false));
         assert!(progress.is_settled());
         assert!(progress.end_receiving("reset".to_owned()));
         assert!(!progress.end_receiving("reset".to_owned()), "said already");
         assert!(!progress.is_settled(), "it may come again");
+        assert_eq!(progress.peer(), None);
         let (_, receiving, _) = progress.status();
         assert_eq!(receiving.session.error.as_deref(), Some("reset"));
         assert!(!receiving.session.complete);

@@ -199,7 +199,8 @@ impl Sending<'_> {
         let mut took = Duration::ZERO;
         self.follow_view(stream).await?;
         let view = Arc::clone(&self.view);
-        let begin = self.originals.begin(view.is_active, is_first)?;
+        let carried = *self.link.carried.borrow();
+        let begin = self.originals.begin(view.is_active, carried, is_first)?;
         self.frame.push(&begin)?;
         self.say_decisions(stream).await?;
         for mut place in places(&view) {

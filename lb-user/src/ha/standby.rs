@@ -45,8 +45,8 @@ pub struct Standby {
     /// The SNAT addresses of the peer's ids.
     slots: HashMap<u32, Option<SnatSlot>>,
     clock: PeerClock,
-    /// Whether the peer was the active box when its pass began.
-    pub(super) is_peer_active: bool,
+    /// What the peer was when its pass began.
+    pub(super) peer: PeerState,
     /// What has come since the peer began to send all it has.
     seen: Option<Seen>,
     /// What a CPU has changed at that moment, or had no room: it is tried again at the end of each pass.
@@ -57,6 +57,15 @@ pub struct Standby {
     lacks_labels: bool,
     pub(super) decisions: PeerDecisions,
     pub(super) counts: PlacedCounts,
+}
+
+/// What a peer says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerState {
+    /// Whether it is the active box.
+    pub is_active: bool,
+    /// Networks that it carries.
+    pub carried: u16,
 }
 
 /// What has become of the peer's flows.
@@ -98,7 +107,7 @@ impl Standby {
             dictionary: Dictionary::default(),
             slots: HashMap::new(),
             clock: PeerClock::default(),
-            is_peer_active: false,
+            peer: PeerState::default(),
             seen: None,
             again: Vec::new(),
             differs: true,
@@ -161,9 +170,13 @@ impl Standby {
     /// If it makes no sense, or the clock cannot be read.
     pub(super) fn take(&mut self, message: SyncMessage) -> Result<bool> {
         match message {
-            SyncMessage::Pass { now, is_active } => {
+            SyncMessage::Pass {
+                now,
+                is_active,
+                carried,
+            } => {
                 self.clock.note(now, coarse_now()?);
-                self.is_peer_active = is_active;
+                self.peer = PeerState { is_active, carried };
             }
             SyncMessage::Object(named) => {
                 // It may be another SNAT address with an id of before.

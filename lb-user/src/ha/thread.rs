@@ -28,6 +28,8 @@ pub(super) struct PeerLink {
     pub(super) views: watch::Receiver<Arc<HaView>>,
     /// What was decided at this box.
     pub(super) decisions: watch::Receiver<Decisions>,
+    /// Networks that this box carries.
+    pub(super) carried: watch::Receiver<u16>,
     pub(super) progress: PairProgress,
     /// Counts the sessions that the peer has begun.
     pub(super) turn: watch::Sender<u64>,
@@ -39,6 +41,7 @@ pub struct BoxPair {
     /// None: the thread is to end.
     views: Option<watch::Sender<Arc<HaView>>>,
     decisions: watch::Sender<Decisions>,
+    carried: watch::Sender<u16>,
     thread: Option<JoinHandle<()>>,
     progress: PairProgress,
     ha: Ha,
@@ -57,6 +60,7 @@ impl BoxPair {
         let listen = own.sync;
         let (views, seen) = watch::channel(Arc::new(view));
         let (decisions, decided) = watch::channel(Decisions::default());
+        let (carried, carries) = watch::channel(0);
         let progress = PairProgress::default();
         let link = Arc::new(PeerLink {
             ha: ha.clone(),
@@ -64,6 +68,7 @@ impl BoxPair {
             folder: folder.to_owned(),
             views: seen,
             decisions: decided,
+            carried: carries,
             progress: progress.clone(),
             turn: watch::Sender::new(0),
         });
@@ -89,6 +94,7 @@ impl BoxPair {
         Ok(Self {
             views: Some(views),
             decisions,
+            carried,
             thread: Some(thread),
             progress,
             ha: ha.clone(),
@@ -121,6 +127,11 @@ impl BoxPair {
         });
     }
 
+    /// This box carries so many networks.
+    pub fn show_carried(&self, carried: u16) {
+        self.carried.send_replace(carried);
+    }
+
     /// What was decided at the peer, if it is the active box and says so.
     pub fn decisions_of_active(&self) -> Option<Decisions> {
         self.progress.decisions_of_active()
@@ -139,6 +150,7 @@ impl BoxPair {
     /// How the boxes stand to each other.
     pub fn status(&self) -> HaStatus {
         let (sending, receiving, [only_there, only_here]) = self.progress.status();
+        let peer_state = self.progress.peer();
         HaStatus {
             r#box: self.ha.box_name.clone(),
             active: self
@@ -146,7 +158,10 @@ impl BoxPair {
                 .as_ref()
                 .is_some_and(|views| views.borrow().is_active),
             marker: self.ha.marker.to_string(),
+            carried: *self.carried.borrow(),
             peer: self.peer.name.clone(),
+            peer_active: peer_state.map(|peer| peer.is_active),
+            peer_carried: peer_state.map(|peer| peer.carried),
             sync: self.peer.sync.to_string(),
             sending,
             receiving,

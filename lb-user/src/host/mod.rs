@@ -1,6 +1,7 @@
 //! The host: what it must offer before anything is made on it.
 
 pub(crate) mod addresses;
+pub(crate) mod leaving;
 mod lock;
 pub mod neighbours;
 pub mod prepare;

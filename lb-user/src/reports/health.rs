@@ -158,7 +158,7 @@ fn pool_problem(pool: &str, count: UpCount, control: &ControlStatus) -> String {
 }
 
 /// Why a network carries nothing.
-fn network_problem(network: &NetworkStatus) -> Option<String> {
+pub(super) fn network_problem(network: &NetworkStatus) -> Option<String> {
     let NetworkStatus {
         name, interface, ..
     } = network;

@@ -2,6 +2,7 @@
 //! it, and the page of `admin.http` shows it.
 
 pub mod backends;
+pub mod box_health;
 pub mod drops;
 pub mod events;
 pub mod health;

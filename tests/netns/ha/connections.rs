@@ -48,6 +48,11 @@ impl<'t> Connections<'t> {
 
     /// Every one carries bytes both ways, and is the same connection at the backend.
     pub(super) fn ensure_alive(&self) -> Result<()> {
+        self.ensure_alive_after(GAP)
+    }
+
+    /// The same where a busy one may have heard nothing for so long.
+    pub(super) fn ensure_alive_after(&self, gap: Duration) -> Result<()> {
         for (number, pair) in self.idle.iter().enumerate() {
             pair.talk()
                 .with_context(|| format!("idle connection {number}, {}", pair.snat))?;
@@ -55,7 +60,7 @@ impl<'t> Connections<'t> {
         self.wait_for_busy()?;
         let tally = self.busy.take();
         println!("{}: {tally:?}", self.busy.name);
-        ensure!(tally.failed == 0 && tally.longest < GAP, "{tally:?}");
+        ensure!(tally.failed == 0 && tally.longest < gap, "{tally:?}");
         let seen = self.server.seen();
         let accepted: u64 = seen.values().sum();
         ensure!(accepted == u64::try_from(BUSY_COUNT)?, "{seen:?}");

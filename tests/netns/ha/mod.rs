@@ -1,6 +1,8 @@
 //! Two boxes with one configuration, of which the one with the marker is active.
 
 mod connections;
+mod fence;
+mod leave;
 mod links;
 mod maintenance;
 mod marker;

@@ -18,11 +18,11 @@ use super::{Boxes, IDLE, IDLE_PORT, PROBE, seen_as, seen_within};
 use crate::nic::announce::announces;
 
 /// How long a question by ARP and an announcement may take.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 /// How many new connections come while a box must be silent.
 const MANY: usize = 20;
 /// In this time a box makes many checks: if they came from its SNAT address nodes would know it to be there again.
-const CHECKED: Duration = Duration::from_secs(2);
+pub(super) const CHECKED: Duration = Duration::from_secs(2);
 /// Where nothing listens.
 const DISCARD: u16 = 9;
 
@@ -137,7 +137,7 @@ fn ensure_only_speaks(pair: &TwoBoxes, active: BoxName) -> Result<()> {
 }
 
 /// The MAC that a question by ARP is answered with.
-fn answered_by(host: &Host, address: Ipv4Addr) -> Result<String> {
+pub(super) fn answered_by(host: &Host, address: Ipv4Addr) -> Result<String> {
     // There may be none.
     host.netns
         .try_run(&format!("ip neigh del {address} dev eth0"))?;
@@ -156,13 +156,13 @@ fn answered_by(host: &Host, address: Ipv4Addr) -> Result<String> {
 }
 
 /// All that a box sends on both LANs, as its switch ports take it in.
-struct Said {
+pub(super) struct Said {
     name: BoxName,
     wires: [Wire; 2],
 }
 
 impl Said {
-    fn listen(pair: &TwoBoxes, name: BoxName) -> Result<Self> {
+    pub(super) fn listen(pair: &TwoBoxes, name: BoxName) -> Result<Self> {
         let listen = |lan| Wire::received(lan, name.port(), "arp or ip", pair.dir());
         Ok(Self {
             name,
@@ -171,7 +171,7 @@ impl Said {
     }
 
     /// Ends, and fails if a frame had one of these addresses as its sender; the senders that there were.
-    fn ensure_nothing_as(self, addresses: &[Ipv4Addr]) -> Result<BTreeSet<Ipv4Addr>> {
+    pub(super) fn ensure_nothing_as(self, addresses: &[Ipv4Addr]) -> Result<BTreeSet<Ipv4Addr>> {
         let mut senders = BTreeSet::new();
         for wire in self.wires {
             for frame in wire.stop()? {

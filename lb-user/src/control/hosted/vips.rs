@@ -229,7 +229,7 @@ mod tests {
             let mut now = taken(&[]);
             ["a", "b", "c"].map(|name| {
                 let had = choices.all().get(name).copied();
-                choices.choose(name, had.or(Some(vip(120))), &ranges, &mut now)
+                choices.choose(name, had.or_else(|| Some(vip(120))), &ranges, &mut now)
             })
         };
         let first = choose(&mut choices);

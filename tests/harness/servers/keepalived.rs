@@ -1,11 +1,10 @@
 //! Debian's keepalived on both boxes: it gives the marker to one of them, and to the other one when that is gone.
 //!
 //! A box gets the marker when it hears the other one neither on the sync LAN nor on the management LAN, so the loss of
-//! one of them makes no second active box. How that is done is in `keepalived.conf` beside this.
+//! one of them makes no second active box. How that is done is in `config/keepalived`.
 
 use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,12 +18,13 @@ use nix::{
 use crate::{
     poll,
     process::Process,
+    product::lb::binary,
     topology::{BoxName, MARKER, MGMT_NIC, SYNC_NIC, TwoBoxes},
 };
 
-const TEMPLATE: &str = include_str!("keepalived.conf");
-/// Writes its first argument into the file that is its second one.
-const NOTE: &str = "#!/bin/sh\necho \"$1\" >\"$2\"\n";
+const TEMPLATE: &str = include_str!("../../../config/keepalived/keepalived.conf");
+/// What takes the place of a command of `lb` where that is not there.
+const NOTHING: &str = "/bin/true";
 /// How long it may take until it listens.
 const START: Duration = Duration::from_secs(10);
 /// How long a killed one may take to be gone.
@@ -48,14 +48,34 @@ impl Keepalived {
     ///
     /// When it is not there, or refuses its configuration.
     pub fn start(pair: &TwoBoxes, name: BoxName) -> Result<Self> {
+        Self::start_with(pair, name, [NOTHING, NOTHING])
+    }
+
+    /// The same beside `lb` on both boxes, by whose health the marker goes, and which is silent without it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_beside_lb(pair: &TwoBoxes, name: BoxName) -> Result<Self> {
+        let program = binary("LB_BIN", "lb")?;
+        let command = |words| {
+            format!(
+                "{} {words} --instance {}",
+                program.display(),
+                pair.site(name).run()
+            )
+        };
+        let commands = [command("health --box"), command("ha fence")];
+        Self::start_with(pair, name, commands.each_ref().map(String::as_str))
+    }
+
+    fn start_with(pair: &TwoBoxes, name: BoxName, commands: [&str; 2]) -> Result<Self> {
         let site = pair.site(name);
         let host = format!("{}/{MGMT_BITS}", name.host());
         site.lb
             .run(&format!("ip addr replace {host} dev {MGMT_NIC}"))?;
-        let note = site.write("note", NOTE)?;
-        fs::set_permissions(note, Permissions::from_mode(0o755)).context("let it be executed")?;
         let text = |path: &Path| path.to_str().map(str::to_owned).context("a path in text");
-        let config = config(name, &text(site.dir())?);
+        let config = config(name, commands);
         let config = text(&site.write("keepalived.conf", &config)?)?;
         let [parent, child] = ["parent.pid", "child.pid"].map(|file| site.dir().join(file));
         let (parent, child_text) = (text(&parent)?, text(&child)?);
@@ -132,14 +152,15 @@ impl Keepalived {
 }
 
 /// Both have the same one but for their addresses, and the first one has the higher priority.
-fn config(name: BoxName, folder: &str) -> String {
+fn config(name: BoxName, [health, fence]: [&str; 2]) -> String {
     let other = name.other();
     let priority = match name {
         BoxName::Lb1 => "200",
         BoxName::Lb2 => "199",
     };
     let words = [
-        ("FOLDER", folder.to_owned()),
+        ("LB_HEALTH", health.to_owned()),
+        ("LB_FENCE", fence.to_owned()),
         ("PRIORITY", priority.to_owned()),
         ("SYNC_NIC", SYNC_NIC.to_owned()),
         ("MGMT_NIC", MGMT_NIC.to_owned()),

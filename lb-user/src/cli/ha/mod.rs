@@ -1,4 +1,8 @@
-//! `lb ha status`: which box of a pair serves, and whether the flows of each stand ready on the other.
+//! `lb ha`: which box of a pair serves, and whether the flows of each stand ready on the other; [`fence`] silences a box, and [`leave`]
+//! has it leave the service.
+
+pub(super) mod fence;
+pub(super) mod leave;
 
 use std::process::ExitCode;
 
@@ -23,13 +27,7 @@ const MAX_NAMES: usize = 10;
 
 /// Prints it; the exit code says whether the flows of each box stand ready on the other.
 pub(super) fn show(show: &Show) -> Result<ExitCode> {
-    let status = match client::ask(&show.instance.name, &Request::Ha)? {
-        Answer::Ha(status) => *status,
-        Answer::Refused { reasons, .. } => {
-            return Err(RefusedCommand::usage(reasons.join(", ")).into());
-        }
-        _ => bail!(OTHER_ANSWER),
-    };
+    let status = status(&show.instance.name)?;
     match show.output.format {
         Format::Json => print::report(&status)?,
         Format::Table => {
@@ -38,11 +36,24 @@ pub(super) fn show(show: &Show) -> Result<ExitCode> {
             }
         }
     }
-    let is_ready = status.sending.session.complete && status.receiving.session.complete;
-    Ok(match is_ready {
+    Ok(match is_complete(&status) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// As the process has it.
+fn status(instance: &str) -> Result<HaStatus> {
+    match client::ask(instance, &Request::Ha)? {
+        Answer::Ha(status) => Ok(*status),
+        Answer::Refused { reasons, .. } => Err(RefusedCommand::usage(reasons.join(", ")).into()),
+        _ => bail!(OTHER_ANSWER),
+    }
+}
+
+/// Whether the flows of each box stand ready on the other.
+const fn is_complete(status: &HaStatus) -> bool {
+    status.sending.session.complete && status.receiving.session.complete
 }
 
 /// For people.
@@ -53,8 +64,13 @@ fn lines(status: &HaStatus) -> Vec<String> {
     };
     let (sending, receiving) = (&status.sending, &status.receiving);
     let mut lines = vec![
-        format!("box {}: {role} {}", status.r#box, status.marker),
-        format!("peer {} at {}", status.peer, status.sync),
+        format!(
+            "box {}: {role} {}; it carries {}",
+            status.r#box,
+            status.marker,
+            networks(status.carried)
+        ),
+        peer(status),
         format!(
             "flows to it: {}; {} sent, {} ended, a pass takes {} us",
             session(&sending.session),
@@ -85,6 +101,27 @@ fn lines(status: &HaStatus) -> Vec<String> {
     lines
 }
 
+fn peer(status: &HaStatus) -> String {
+    let HaStatus { peer, sync, .. } = status;
+    match (status.peer_active, status.peer_carried) {
+        (Some(is_active), Some(carried)) => {
+            let role = if is_active { "active" } else { "standby" };
+            format!(
+                "peer {peer} at {sync}: {role}; it carries {}",
+                networks(carried)
+            )
+        }
+        _ => format!("peer {peer} at {sync}: not heard"),
+    }
+}
+
+fn networks(count: u16) -> String {
+    match count {
+        1 => "1 network".to_owned(),
+        _ => format!("{count} networks"),
+    }
+}
+
 fn session(session: &SessionStatus) -> String {
     let error = session.error.as_deref();
     match (session.since_seconds, session.complete) {
@@ -105,6 +142,9 @@ mod tests {
             r#box: "lb1".to_owned(),
             active: true,
             marker: "10.32.96.60".to_owned(),
+            carried: 1,
+            peer_active: Some(false),
+            peer_carried: Some(2),
             peer: "lb2".to_owned(),
             sync: "10.99.0.2:7433".to_owned(),
             sending: SendingStatus {
@@ -132,8 +172,8 @@ mod tests {
         assert_eq!(
             lines[..5],
             [
-                "box lb1: active: it has the marker address 10.32.96.60",
-                "peer lb2 at 10.99.0.2:7433",
+                "box lb1: active: it has the marker address 10.32.96.60; it carries 1 network",
+                "peer lb2 at 10.99.0.2:7433: standby; it carries 2 networks",
                 "flows to it: complete, for 1m30s; 7 sent, 2 ended, a pass takes 800 us",
                 "flows from it: none: no answer; 5 stand ready, 0 ended, 0 later here, 0 unknown, 0 waiting",
                 "only the peer has pool 0",

@@ -1,6 +1,6 @@
 //! What two boxes have in common: an authority, a secret for SYN cookies, and one configuration.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     product::config::{Config, Keys},
     servers::identity::Identity,
-    topology::{BoxName, MARKER, TwoBoxes},
+    topology::{BoxName, MARKER, SNAT6, TwoBoxes},
 };
 
 /// Name of the authority that has signed the certificates of both boxes.
@@ -54,7 +54,8 @@ impl Group {
     }
 
     /// `both` as the file of one of them. It has all that both share, and differs from that of the other box in `ha.box`
-    /// alone; but for the paths of certificate and key, because both boxes have one file system here.
+    /// alone; but for the paths of certificate and key, because both boxes have one file system here. Where it has IPv6 in `mgmt`,
+    /// each box has addresses of both families.
     #[must_use]
     pub fn config(&self, both: Config, name: BoxName) -> Config {
         let identity = self.identity(name);
@@ -63,9 +64,14 @@ impl Group {
             (one.name().to_owned(), sync)
         };
         let boxes: Map<String, Value> = BoxName::ALL.map(sync).into_iter().collect();
-        let snat = BoxName::ALL.map(|one| json!({ "address": one.snat(), "box": one.name() }));
-        let checks_from =
-            BoxName::ALL.map(|one| json!({ "address": one.checks_from(), "box": one.name() }));
+        let of = |one: BoxName, address: IpAddr| json!({ "address": address, "box": one.name() });
+        let mut snat = BoxName::ALL.map(|one| of(one, one.snat().into())).to_vec();
+        let checks_from = BoxName::ALL.map(|one| of(one, one.checks_from().into()));
+        let mut checks_from = checks_from.to_vec();
+        if both.contains(&SNAT6.to_string()) {
+            snat.extend(BoxName::ALL.map(|one| of(one, one.snat6().into())));
+            checks_from.extend(BoxName::ALL.map(|one| of(one, one.checks_from6().into())));
+        }
         let own = |mgmt: Keys| mgmt.set("snat", snat).set("checks_from", checks_from);
         both.network("mgmt", own)
             .set("syn_cookie_key", &self.cookie_key)

@@ -5,6 +5,7 @@
 
 use std::{
     fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -48,7 +49,7 @@ impl Keepalived {
     ///
     /// When it is not there, or refuses its configuration.
     pub fn start(pair: &TwoBoxes, name: BoxName) -> Result<Self> {
-        Self::start_with(pair, name, [NOTHING, NOTHING])
+        Self::start_by(pair, name, &config(name, [NOTHING; 2]))
     }
 
     /// The same beside `lb` on both boxes, by whose health the marker goes, and which is silent without it.
@@ -66,17 +67,37 @@ impl Keepalived {
             )
         };
         let commands = [command("health --box"), command("ha fence")];
-        Self::start_with(pair, name, commands.each_ref().map(String::as_str))
+        let commands = commands.each_ref().map(String::as_str);
+        Self::start_by(pair, name, &config(name, commands))
     }
 
-    fn start_with(pair: &TwoBoxes, name: BoxName, commands: [&str; 2]) -> Result<Self> {
+    /// As [`Self::start`], where `vip` moves with the marker, between NICs of this name.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::start`].
+    pub fn start_with_vip(
+        pair: &TwoBoxes,
+        name: BoxName,
+        vip: Ipv4Addr,
+        nic: &str,
+    ) -> Result<Self> {
+        let marker = format!("{MARKER}/32 dev lo\n");
+        let both = format!("{marker}{vip}/24 dev {nic}\n");
+        Self::start_by(
+            pair,
+            name,
+            &config(name, [NOTHING; 2]).replace(&marker, &both),
+        )
+    }
+
+    fn start_by(pair: &TwoBoxes, name: BoxName, config: &str) -> Result<Self> {
         let site = pair.site(name);
         let host = format!("{}/{MGMT_BITS}", name.host());
         site.lb
             .run(&format!("ip addr replace {host} dev {MGMT_NIC}"))?;
         let text = |path: &Path| path.to_str().map(str::to_owned).context("a path in text");
-        let config = config(name, commands);
-        let config = text(&site.write("keepalived.conf", &config)?)?;
+        let config = text(&site.write("keepalived.conf", config)?)?;
         let [parent, child] = ["parent.pid", "child.pid"].map(|file| site.dir().join(file));
         let (parent, child_text) = (text(&parent)?, text(&child)?);
         // It stays in front, without health checks, writes its log to its output, and ends when its child does.

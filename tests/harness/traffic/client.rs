@@ -38,6 +38,22 @@ pub struct Answer {
     pub peer: SocketAddrV4,
 }
 
+impl Answer {
+    /// Reads a line of the server: `<node> <peer>`.
+    ///
+    /// # Errors
+    ///
+    /// When it is no such line.
+    pub fn read(line: &str) -> Result<Self> {
+        let words = line.trim().split_once(' ');
+        let (node, peer) = words.with_context(|| format!("answer {line:?}"))?;
+        Ok(Self {
+            node: node.to_owned(),
+            peer: peer.parse().with_context(|| format!("answer {line:?}"))?,
+        })
+    }
+}
+
 /// One bulk transfer, as seen from both ends.
 #[derive(Clone, Debug)]
 pub struct Transfer {
@@ -148,14 +164,7 @@ pub fn who(from: Option<Ipv4Addr>, to: SocketAddrV4) -> Result<Answer> {
     let mut reader = BufReader::new(&stream);
     let mut line = String::new();
     reader.read_line(&mut line).context("read the answer")?;
-    let (node, peer) = line
-        .trim()
-        .split_once(' ')
-        .with_context(|| format!("answer {line:?}"))?;
-    let answer = Answer {
-        node: node.to_owned(),
-        peer: peer.parse().with_context(|| format!("answer {line:?}"))?,
-    };
+    let answer = Answer::read(&line)?;
     stream.shutdown(Shutdown::Write).context("close")?;
     let rest = reader
         .read_to_end(&mut Vec::new())

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod conn_pair;
+pub mod dialer;
 pub mod exchange;
 pub mod flood;
 pub mod hello;
@@ -14,3 +15,4 @@ pub mod programs;
 pub mod secret;
 pub mod shadow;
 pub mod short_conns;
+pub mod talks;

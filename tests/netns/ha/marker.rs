@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    poll,
+    poll, process,
     product::{config::Config, lb::Lb},
     servers::keepalived::Keepalived,
     topology::{BoxName, Topology, TwoBoxes, VIP},
@@ -27,8 +27,8 @@ const CUT: Duration = Duration::from_secs(2);
 /// What happens to the sync LAN.
 type Trouble = fn(&TwoBoxes) -> Result<()>;
 
-/// It moves when the box with it stops keepalived or loses its power, and never else: not for a cut of the sync LAN,
-/// not when that is mended, and not because a box of higher priority comes back.
+/// It moves when the box with it stops keepalived or loses its power, and never else: not for a cut of either LAN, not
+/// when that is mended, not for one cut after the other, and not because a box of higher priority comes back.
 #[privileged_test]
 fn the_marker_moves_when_its_box_is_gone_and_never_else() -> Result<()> {
     let pair = Topology::pair()?;
@@ -43,7 +43,9 @@ fn the_marker_moves_when_its_box_is_gone_and_never_else() -> Result<()> {
     first = Keepalived::start(&pair, BoxName::Lb1)?;
     ensure_stays(&pair, BoxName::Lb2, "the one of higher priority comes back")?;
 
-    let troubles: [(&str, Trouble); 4] = [
+    let troubles: [(&str, Trouble); 6] = [
+        ("no carrier", |pair| pair.sync.set_carrier(false)),
+        ("carrier", |pair| pair.sync.set_carrier(true)),
         ("cut", |pair| pair.sync.cut()),
         ("cut from lb1", |pair| pair.sync.cut_from(BoxName::Lb1)),
         ("cut from lb2", |pair| pair.sync.cut_from(BoxName::Lb2)),
@@ -53,6 +55,16 @@ fn the_marker_moves_when_its_box_is_gone_and_never_else() -> Result<()> {
         begin(&pair)?;
         ensure_stays(&pair, BoxName::Lb2, what).with_context(|| first.log())?;
     }
+
+    // What the other one has missed meanwhile counts no more.
+    silence(&pair, BoxName::Lb2, true)?;
+    ensure_stays(&pair, BoxName::Lb2, "silent on the management LAN")
+        .with_context(|| first.log())?;
+    silence(&pair, BoxName::Lb2, false)?;
+    ensure_stays(&pair, BoxName::Lb2, "heard again").with_context(|| first.log())?;
+    pair.sync.cut()?;
+    ensure_stays(&pair, BoxName::Lb2, "cut again").with_context(|| first.log())?;
+    pair.sync.mend()?;
 
     pair.power_off(BoxName::Lb2)?;
     second.kill()?;
@@ -90,6 +102,23 @@ fn adverts_on_the_management_lan_come_through_lb() -> Result<()> {
     pair.take_marker(BoxName::Lb1)?;
     moved(&pair, BoxName::Lb2, "keepalived is killed").with_context(|| second.log())?;
     boxes.into_iter().try_for_each(Lb::down)
+}
+
+/// Has no advert of a box come to the other one over the management LAN, or all of them again.
+fn silence(pair: &TwoBoxes, name: BoxName, is_silent: bool) -> Result<()> {
+    let lines: &[&str] = if is_silent {
+        &[
+            "add table ip silent",
+            "add chain ip silent out { type filter hook output priority 0 ; }",
+            "add rule ip silent out oifname eth1 ip protocol vrrp drop",
+        ]
+    } else {
+        &["delete table ip silent"]
+    };
+    let site = pair.site(name);
+    lines
+        .iter()
+        .try_for_each(|line| process::succeed(site.lb.command("nft").arg(line)).map(drop))
 }
 
 /// Waits until the box has the marker; how long that took is printed.

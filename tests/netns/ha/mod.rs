@@ -1,18 +1,23 @@
 //! Two boxes with one configuration, of which the one with the marker is active.
 
 mod connections;
+mod families;
 mod fence;
+mod haproxy;
 mod leave;
 mod links;
 mod maintenance;
+mod many_vips;
 mod marker;
 mod names;
 mod overrides;
 mod power_off;
 mod replicas;
 mod roles;
+mod rounds;
 mod status;
 mod sync_cut;
+mod two_masters;
 
 use std::{
     collections::BTreeSet,
@@ -129,6 +134,13 @@ impl<'t> Boxes<'t> {
         match name {
             BoxName::Lb1 => &self.first,
             BoxName::Lb2 => &self.second,
+        }
+    }
+
+    const fn lb_mut(&mut self, name: BoxName) -> &mut Lb<'t> {
+        match name {
+            BoxName::Lb1 => &mut self.first,
+            BoxName::Lb2 => &mut self.second,
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// How long keepalived takes to find itself alone.
-const ALONE: Duration = Duration::from_secs(5);
+pub(super) const ALONE: Duration = Duration::from_secs(5);
 
 /// Its links are gone at once, then its process; the other box has all connections.
 #[privileged_test]

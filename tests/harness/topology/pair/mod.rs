@@ -14,7 +14,7 @@
 mod sync_lan;
 
 use std::{
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddrV4},
     ops::Deref,
 };
 
@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 pub use self::sync_lan::SyncLan;
-use super::{LB_PORT, SNAT, Site, Topology};
+use super::{LB_PORT, SNAT, SNAT6, Site, Topology};
 
 /// The NIC of a load balancer towards the other one.
 pub const SYNC_NIC: &str = "eth2";
@@ -85,6 +85,23 @@ impl BoxName {
     /// Where its checks of backends come from, whichever box is active.
     pub const fn checks_from(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 32, 96, 62 + self.number())
+    }
+
+    /// The same of IPv6.
+    pub const fn snat6(self) -> Ipv6Addr {
+        match self {
+            Self::Lb1 => SNAT6,
+            Self::Lb2 => Ipv6Addr::new(0xfd00, 0x32, 0, 0, 0, 0, 0, 0x51),
+        }
+    }
+
+    /// The same as [`Self::checks_from`] of IPv6.
+    pub const fn checks_from6(self) -> Ipv6Addr {
+        let last = match self {
+            Self::Lb1 => 0x63,
+            Self::Lb2 => 0x64,
+        };
+        Ipv6Addr::new(0xfd00, 0x32, 0, 0, 0, 0, 0, last)
     }
 
     /// Where the other one reaches it.

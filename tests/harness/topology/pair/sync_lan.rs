@@ -88,6 +88,21 @@ impl SyncLan {
         self.nft(&format!("flush table {TABLE}"))
     }
 
+    /// Both boxes lose their carrier, as of one cable between them, or have it again.
+    ///
+    /// # Errors
+    ///
+    /// When a box has no power.
+    pub fn set_carrier(&self, is_there: bool) -> Result<()> {
+        let state = if is_there { "up" } else { "down" };
+        let line = |name: BoxName| format!("link set {} {state}\n", name.port());
+        self.lan.ip_batch(&BoxName::ALL.map(line).concat())?;
+        if is_there {
+            self.settle()?;
+        }
+        Ok(())
+    }
+
     fn lose(&self, name: BoxName, rule: &str) -> Result<()> {
         self.nft(&format!("add rule {TABLE} {} {rule}", name.port()))
     }

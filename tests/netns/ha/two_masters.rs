@@ -1,0 +1,207 @@
+//! Two boxes that both have the marker, each in a part of the network of its own.
+
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddrV4},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::{
+    product::config::{Config, Keys},
+    servers::echo::EchoServer,
+    topology::{BoxName, Host, MGMT_NIC, TENANT_NIC, Topology, TwoBoxes, VIP},
+    traffic::{
+        dialer::{Dialed, Dialer},
+        talks::{Busy, Talks},
+    },
+};
+
+use super::{
+    Boxes, CHECKS, config,
+    rounds::{HEARD, PAUSE},
+};
+
+const LASTS: Duration = Duration::from_secs(10);
+const IDLE_COUNT: usize = 100;
+const BUSY_COUNT: usize = 20;
+/// The port of each service's node.
+const NODE_PORT: u16 = 30_720;
+
+/// A client and a node, with a service between them.
+struct Part<'t> {
+    /// The box that they hear.
+    name: BoxName,
+    client: &'t Host,
+    node: &'t Host,
+    vip: SocketAddrV4,
+}
+
+impl<'t> Part<'t> {
+    fn both(pair: &'t TwoBoxes) -> [Self; 2] {
+        [(BoxName::Lb1, 0), (BoxName::Lb2, 1)].map(|(name, number)| Self {
+            name,
+            client: &pair.clients[number],
+            node: &pair.nodes[number],
+            vip: SocketAddrV4::new(VIP, if number == 0 { 7020 } else { 7021 }),
+        })
+    }
+
+    fn server(&self) -> Result<EchoServer<'t>> {
+        let at = SocketAddrV4::new(self.node.address, NODE_PORT);
+        EchoServer::start(&self.node.netns, at, self.node.name)
+    }
+
+    /// From now on its hosts hear this box alone, or whichever announces itself.
+    fn hear_alone(&self, pair: &TwoBoxes, is_alone: bool) -> Result<()> {
+        let site = pair.site(self.name);
+        let [first, second] = BoxName::ALL.map(BoxName::snat);
+        let known: [(&Host, &str, &[Ipv4Addr]); 2] = [
+            (self.client, TENANT_NIC, &[VIP]),
+            (self.node, MGMT_NIC, &[first, second]),
+        ];
+        for (host, nic, addresses) in known {
+            let mac = site.mac(nic)?;
+            for address in addresses {
+                let line = if is_alone {
+                    format!("neigh replace {address} lladdr {mac} nud permanent dev eth0\n")
+                } else {
+                    format!("neigh del {address} dev eth0\n")
+                };
+                host.netns.ip_batch(&line)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The connections of a part, opened before there were two.
+struct Open {
+    idle: Talks,
+    busy: Busy,
+    peers: BTreeSet<SocketAddrV4>,
+}
+
+impl Open {
+    fn new(part: &Part<'_>) -> Result<Self> {
+        let idle = Talks::open(
+            part.client,
+            part.vip,
+            IDLE_COUNT,
+            &format!("idle-{}", part.node.name),
+        )?;
+        let busy = Talks::open(
+            part.client,
+            part.vip,
+            BUSY_COUNT,
+            &format!("busy-{}", part.node.name),
+        )?;
+        let peers: BTreeSet<_> = idle.peers().union(&busy.peers()).copied().collect();
+        for talks in [&idle, &busy] {
+            ensure!(
+                talks.nodes() == BTreeSet::from([part.node.name.to_owned()]),
+                "{:?}",
+                talks.nodes()
+            );
+        }
+        ensure!(
+            peers.len() == IDLE_COUNT + BUSY_COUNT,
+            "a port is in use twice"
+        );
+        Ok(Self {
+            idle,
+            busy: busy.keep_busy(part.client, PAUSE)?,
+            peers,
+        })
+    }
+
+    fn ensure_alive(&mut self) -> Result<()> {
+        self.idle.exchange(HEARD).ensure_whole()?;
+        let busy = self.busy.take();
+        println!(
+            "busy: {} answers, longest {:.0?}",
+            busy.answers, busy.longest
+        );
+        ensure!(busy.answers > 0, "{busy:?}");
+        busy.ensure_whole()
+    }
+}
+
+/// Each service has a node of its own.
+fn both_parts(pair: &TwoBoxes) -> Config {
+    Part::both(pair).iter().fold(config(pair), |config, part| {
+        let health = Keys::from(CHECKS).set("tcp.port", NODE_PORT);
+        let name = format!("part-{}", part.node.name);
+        config
+            .mgmt_pool(&name, [SocketAddrV4::new(part.node.address, NODE_PORT)])
+            .pool(&name, |pool| pool.set("health", health))
+            .tcp_service(&name, part.vip)
+    })
+}
+
+/// What is open goes on at whichever box its hosts hear, new connections have ports that are in use once and come to their
+/// own backend, and with one marker again every flow that is open goes on there.
+#[privileged_test]
+fn two_active_boxes_serve_without_a_port_that_is_in_use_twice() -> Result<()> {
+    let pair = Topology::pair()?;
+    pair.give_marker(BoxName::Lb1)?;
+    let parts = Part::both(&pair);
+    let servers = [parts[0].server()?, parts[1].server()?];
+    let boxes = Boxes::start_with(&pair, &both_parts(&pair))?;
+    let mut open = [Open::new(&parts[0])?, Open::new(&parts[1])?];
+    boxes.wait_for_replicas(BoxName::Lb2, 2 * (IDLE_COUNT + BUSY_COUNT))?;
+
+    for part in &parts {
+        part.hear_alone(&pair, true)?;
+    }
+    pair.give_marker(BoxName::Lb2)?;
+    thread::sleep(Duration::from_secs(1));
+    let dialers = [&parts[0], &parts[1]].map(|part| Dialer::start(part.client, part.vip));
+    thread::sleep(LASTS);
+    let mut peers: BTreeSet<_> = open.iter().flat_map(|open| open.peers.clone()).collect();
+    for (part, dialer) in parts.iter().zip(dialers) {
+        let dialed = dialer?.end()?;
+        ensure_own(part, &dialed, &mut peers).with_context(|| part.name.name())?;
+    }
+    for open in &mut open {
+        open.ensure_alive().context("with two markers")?;
+    }
+    // Opened at either box, and to go on at one.
+    let mut later = Vec::new();
+    for part in &parts {
+        later.push(Open::new(part)?);
+    }
+
+    thread::sleep(Duration::from_secs(1));
+    pair.take_marker(BoxName::Lb1)?;
+    for part in &parts {
+        part.hear_alone(&pair, false)?;
+    }
+    thread::sleep(Duration::from_secs(1));
+    for open in open.iter_mut().chain(&mut later) {
+        open.ensure_alive().context("with one marker")?;
+    }
+    for server in &servers {
+        ensure!(server.mixed_up().is_empty(), "{:?}", server.mixed_up());
+    }
+    Ok(())
+}
+
+/// Each was answered by the node of its part through the box of its part, with an address of that box and a port that no
+/// other flow has.
+fn ensure_own(
+    part: &Part<'_>,
+    dialed: &[Dialed],
+    peers: &mut BTreeSet<SocketAddrV4>,
+) -> Result<()> {
+    ensure!(dialed.len() > 100, "{} connections", dialed.len());
+    for one in dialed {
+        let answer = one.answer.as_ref().with_context(|| format!("{one:?}"))?;
+        ensure!(answer.node == part.node.name, "{answer:?}");
+        ensure!(*answer.peer.ip() == part.name.snat(), "{answer:?}");
+        ensure!(peers.insert(answer.peer), "{} is in use twice", answer.peer);
+    }
+    println!("{}: {} connections", part.name.name(), dialed.len());
+    Ok(())
+}

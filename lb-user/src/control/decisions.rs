@@ -23,7 +23,9 @@ impl Control {
         if overrides != self.state.overrides {
             self.follow_overrides(overrides);
         }
-        if self.discovered.take_in_vips(&vips) {
+        // What a reload goes back to must be what it began with.
+        let may_change = self.state.unconfirmed.is_none();
+        if may_change && self.discovered.take_in_vips(&vips) {
             self.take_discovered().await;
         }
     }

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::splices::FlowNumbers;
 
+/// How far a window is shifted at most: RFC 7323 section 2.3.
+const MAX_SHIFT: u8 = 14;
+
 /// What the numbers of a flow are translated by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NumbersRecord {
@@ -43,8 +46,7 @@ pub struct EndNumbers {
 
 impl From<Numbers> for EndNumbers {
     fn from(numbers: Numbers) -> Self {
-        // A shift is 14 at most: RFC 7323 section 2.3.
-        let shift = |shift: u16| u8::try_from(shift).unwrap_or(u8::MAX);
+        let shift = |shift: u16| u8::try_from(shift).unwrap_or(MAX_SHIFT);
         Self {
             sequence: numbers.sequence,
             time: numbers.time,
@@ -55,7 +57,7 @@ impl From<Numbers> for EndNumbers {
 
 impl From<EndNumbers> for Numbers {
     fn from(end: EndNumbers) -> Self {
-        let [scale, promised] = end.shifts.map(u16::from);
+        let [scale, promised] = end.shifts.map(|shift| shift.min(MAX_SHIFT).into());
         Self {
             sequence: end.sequence,
             time: end.time,

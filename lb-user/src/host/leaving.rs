@@ -37,6 +37,8 @@ impl Leaving {
             .create(true)
             .append(true)
             .mode(MODE)
+            // The folder is the instance's user's, and this runs as root.
+            .custom_flags(nix::libc::O_NOFOLLOW)
             .open(&path)
             .with_context(|| format!("open {}", path.display()))?;
         for _ in 0..TRIES {

@@ -2,6 +2,7 @@
 
 mod connections;
 mod families;
+mod faults;
 mod fence;
 mod haproxy;
 mod leave;
@@ -12,6 +13,7 @@ mod marker;
 mod names;
 mod overrides;
 mod power_off;
+mod rate;
 mod replicas;
 mod roles;
 mod rounds;
@@ -113,16 +115,21 @@ impl<'t> Boxes<'t> {
 
     /// The same with this configuration of both.
     fn start_with(pair: &'t TwoBoxes, both: &Config) -> Result<Self> {
+        Self::start_through(pair, both, &[])
+    }
+
+    /// The same where the process of the second box is started by these words.
+    fn start_through(pair: &'t TwoBoxes, both: &Config, second: &[&str]) -> Result<Self> {
         let group = Group::create(pair)?;
         let probed = server(pair, PROBE_PORT)?;
-        let start = |name| {
+        let start = |name, words| {
             let config = group.config(both.clone(), name);
-            Lb::start(pair.site(name), &config).with_context(|| name.name())
+            Lb::start_through(pair.site(name), &config, words).with_context(|| name.name())
         };
         let boxes = Self {
             pair,
-            first: start(BoxName::Lb1)?,
-            second: start(BoxName::Lb2)?,
+            first: start(BoxName::Lb1, &[])?,
+            second: start(BoxName::Lb2, second)?,
             group,
             _probed: probed,
         };

@@ -84,17 +84,17 @@ fn last_event(lb: &Lb<'_>) -> Result<u64> {
 }
 
 /// The clock of the wall, as a process sees it that is started by [`Self::words`].
-struct Wall(PathBuf);
+pub(crate) struct Wall(PathBuf);
 
 impl Wall {
-    fn new(folder: &Path) -> Result<Self> {
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
         let wall = Self(folder.join("wall"));
         wall.set("+0")?;
         Ok(wall)
     }
 
     /// Sets it, from the real time on.
-    fn set(&self, offset: &str) -> Result<()> {
+    pub(crate) fn set(&self, offset: &str) -> Result<()> {
         // Never half of it.
         let beside = self.0.with_extension("new");
         fs::write(&beside, format!("{offset}\n"))?;
@@ -102,7 +102,7 @@ impl Wall {
     }
 
     /// What a program is started by; its other clocks are the real ones.
-    fn words(&self) -> Result<[String; 5]> {
+    pub(crate) fn words(&self) -> Result<[String; 5]> {
         let file = self.0.display();
         Ok([
             "env".to_owned(),

@@ -2,7 +2,7 @@
 
 pub(crate) mod alone;
 mod bad_start;
-mod clock;
+pub(crate) mod clock;
 mod confirm;
 mod disk;
 mod doors;

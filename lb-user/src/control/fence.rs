@@ -51,7 +51,7 @@ impl Control {
 }
 
 impl Running {
-    fn network_ids(&self) -> Vec<u32> {
+    pub(super) fn network_ids(&self) -> Vec<u32> {
         let networks = self.applied.config.networks.iter();
         let ids = networks.map(|network| self.applied.ids.get(Kind::Network, &network.name));
         ids.flatten().collect()
@@ -64,14 +64,5 @@ impl Running {
     fn open_fenced(&mut self) -> Result<()> {
         let networks = self.network_ids();
         self.data_plane.live.open_networks(&networks)
-    }
-
-    /// Networks that this box carries: their interfaces have carriers, and a next hop answers, if they have backends.
-    pub(super) fn carried(&self) -> u16 {
-        let ids = self.network_ids().into_iter();
-        let ids = ids.filter_map(|id| u16::try_from(id).ok());
-        let carried =
-            ids.filter(|id| self.has_carrier(*id) && !self.data_plane.live.is_cut_off(*id));
-        u16::try_from(carried.count()).unwrap_or(u16::MAX)
     }
 }

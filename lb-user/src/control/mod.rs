@@ -9,6 +9,8 @@
 //! And what goes on between changes: [`control_loop`] and [`reload`] take in what comes, `nic_watch` follows
 //! the interfaces, `next_hop_watch` the next hops, [`passive_watch`] how backends answer clients, `mend` what else can be taken away, [`drains`] has until when drained flows go on,
 //! [`discovered`] takes in what clusters of Kubernetes have: `hosted` clusters, and by `discovery` the backends of pools.
+//! Of a pair of boxes, `promotion` follows the marker and `fence` closes a box that does not; `decisions` has what the active one has decided
+//! hold at both, and `carried` is which of them is the better one.
 //! [`persisted_state`] outlives the process, whose begin and end are events of `beginning`; `metrics_report` is what metrics and the page have of it. [`reclaim`] frees ids of what is configured no more.
 
 pub mod applied;
@@ -17,6 +19,7 @@ pub(crate) mod attach;
 pub mod backend_weights;
 pub(crate) mod beginning;
 pub mod built_tables;
+mod carried;
 pub mod cell_peers;
 pub mod change;
 pub mod checks;

@@ -10,10 +10,7 @@
 use std::{fs, io::ErrorKind, path::Path, time::Instant};
 
 use anyhow::{Context as _, Error, Result};
-use lb_common::maps::{
-    MAX_NETWORKS,
-    network::{NETWORK_STOPPED, Network},
-};
+use lb_common::maps::{MAX_NETWORKS, network::Network};
 
 use super::{stages::StartOptions, startup::verify};
 use crate::{
@@ -168,12 +165,7 @@ impl Stopped {
                 continue;
             }
             records.push((id, before));
-            let stopped = Network {
-                flags: before.flags | NETWORK_STOPPED,
-                ..before
-            };
-            let written = maps.networks.set(id, &stopped, 0);
-            written.with_context(|| format!("stop network {id}"))?;
+            maps.stop_network(id, true)?;
         }
         Ok(Self { maps, records })
     }

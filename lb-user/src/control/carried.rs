@@ -1,0 +1,14 @@
+//! How much a box of a pair carries: it leaves the service only to one that carries more (`lb health --box`).
+
+use super::running::Running;
+
+impl Running {
+    /// Networks that this box carries: their interfaces have carriers, and a next hop answers, if they have backends.
+    pub(super) fn carried(&self) -> u16 {
+        let ids = self.network_ids().into_iter();
+        let ids = ids.filter_map(|id| u16::try_from(id).ok());
+        let carried =
+            ids.filter(|id| self.has_carrier(*id) && !self.data_plane.live.is_cut_off(*id));
+        u16::try_from(carried.count()).unwrap_or(u16::MAX)
+    }
+}

@@ -1,10 +1,19 @@
 //! How much a box of a pair carries: it leaves the service only to one that carries more (`lb health --box`).
 
 use super::running::Running;
+use crate::ha::message::BoxLoad;
 
 impl Running {
+    /// What this box carries.
+    pub(super) fn load(&self) -> BoxLoad {
+        BoxLoad {
+            networks: self.carried(),
+            connections: self.legs().count(),
+        }
+    }
+
     /// Networks that this box carries: their interfaces have carriers, and a next hop answers, if they have backends.
-    pub(super) fn carried(&self) -> u16 {
+    fn carried(&self) -> u16 {
         let ids = self.network_ids().into_iter();
         let ids = ids.filter_map(|id| u16::try_from(id).ok());
         let carried =

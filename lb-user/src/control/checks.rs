@@ -452,6 +452,13 @@ impl Checks {
         })
     }
 
+    /// The names of the backends that are down.
+    pub fn down(&self) -> BTreeSet<String> {
+        let backends = self.backends.iter();
+        let down = backends.filter(|(_, backend)| backend.standing.verdict.is_down());
+        down.map(|(name, _)| name.clone()).collect()
+    }
+
     /// What is to be kept over a restart.
     pub fn standings(&self) -> BTreeMap<String, Standing> {
         let backends = self.backends.iter();

@@ -1,5 +1,5 @@
 //! What was decided at the active box of a pair holds at both, so that a standby has it when it takes over: what operators set for
-//! backends, and the VIPs of hosted clusters.
+//! backends, and the VIPs of hosted clusters. Verdicts of checks are said for comparison.
 
 use anyhow::{Result, bail};
 
@@ -15,9 +15,16 @@ impl Control {
         let Some(pair) = &self.running.pair else {
             return;
         };
-        pair.show_carried(self.running.carried());
-        pair.show_decisions(&self.state.overrides, self.discovered.chosen_vips());
-        let Some(Decisions { overrides, vips }) = self.decisions_of_active() else {
+        pair.show_load(self.running.load());
+        pair.show_decisions(Decisions {
+            overrides: self.state.overrides.clone(),
+            vips: self.discovered.chosen_vips().clone(),
+            down: self.running.checks.down(),
+        });
+        let Some(Decisions {
+            overrides, vips, ..
+        }) = self.decisions_of_active()
+        else {
             return;
         };
         if overrides != self.state.overrides {

@@ -192,7 +192,7 @@ impl PoolVerdict {
         }
         let is_there = |name: &String| statuses.iter().any(|status| status.name == *name);
         self.held.retain(|name, _| is_there(name));
-        let fails = |status: &CheckedStatus| is_failing(status.verdict);
+        let fails = |status: &CheckedStatus| status.verdict.is_down();
         if !statuses.iter().all(fails) {
             return self.release(|held| held.until <= now || held.is_alone(statuses));
         }
@@ -221,7 +221,7 @@ impl PoolVerdict {
         since: Instant,
     ) -> Notice {
         self.is_down = false;
-        let others = statuses.iter().filter(|one| is_failing(one.verdict));
+        let others = statuses.iter().filter(|one| one.verdict.is_down());
         self.held = others
             .map(|status| {
                 let change = VerdictChange {
@@ -266,10 +266,6 @@ impl HeldChange {
                 .iter()
                 .any(|status| status.name != self.change.backend && serves(status))
     }
-}
-
-const fn is_failing(verdict: HealthVerdict) -> bool {
-    matches!(verdict, HealthVerdict::NotReady | HealthVerdict::Dead)
 }
 
 #[cfg(test)]

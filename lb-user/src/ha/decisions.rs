@@ -1,6 +1,11 @@
-//! What was decided at a box, as the boxes of a group tell each other: what the active one has holds at both. Pure.
+//! What was decided at a box, as the boxes of a group tell each other: what operators and the active one have decided holds at both, and
+//! the verdicts of checks are compared. Pure.
 
-use std::{collections::BTreeMap, mem, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    net::IpAddr,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +19,8 @@ pub struct Decisions {
     pub overrides: Overrides,
     /// The VIPs that were chosen for hosted clusters, by their names in words.
     pub vips: BTreeMap<String, IpAddr>,
+    /// The backends that its checks find down. Each box goes by its own: they come the way that its flows go.
+    pub down: BTreeSet<String>,
 }
 
 /// An [`Override`], as postcard can read it: without a tag, and without that of what has none.
@@ -41,7 +48,9 @@ impl Decisions {
         });
         let vips = self.vips.iter();
         let vips = vips.map(|(name, vip)| SyncMessage::Vip(name.clone(), *vip));
-        overrides.chain(vips).chain([SyncMessage::Decided])
+        let down = self.down.iter().cloned().map(SyncMessage::Down);
+        let all = overrides.chain(vips).chain(down);
+        all.chain([SyncMessage::Decided])
     }
 }
 
@@ -66,6 +75,11 @@ impl PeerDecisions {
     /// The VIP of a hosted cluster has come.
     pub(super) fn add_vip(&mut self, name: String, vip: IpAddr) {
         self.some.vips.insert(name, vip);
+    }
+
+    /// A backend that is down has come.
+    pub(super) fn add_down(&mut self, name: String) {
+        self.some.down.insert(name);
     }
 
     /// The last one has come.
@@ -95,6 +109,7 @@ mod tests {
         let mut theirs = Decisions {
             overrides: (1..).map(name).zip(set).collect(),
             vips: (1..4).map(vip).collect(),
+            down: (2..4).map(name).collect(),
         };
         let mut ours = PeerDecisions::default();
         let mut come = |decisions: &Decisions| {
@@ -103,6 +118,7 @@ mod tests {
                 match message {
                     SyncMessage::Override(name, record) => ours.add_override(name, record),
                     SyncMessage::Vip(name, vip) => ours.add_vip(name, vip),
+                    SyncMessage::Down(name) => ours.add_down(name),
                     _ => ours.finish(),
                 }
             }
@@ -111,6 +127,7 @@ mod tests {
         assert_eq!(come(&theirs).as_ref(), Some(&theirs));
         theirs.overrides.remove("kas/1");
         theirs.vips.remove("kas/2");
+        theirs.down.remove("kas/3");
         assert_eq!(come(&theirs).as_ref(), Some(&theirs));
         assert_eq!(come(&Decisions::default()), Some(Decisions::default()));
     }

@@ -43,6 +43,24 @@ impl BoxHello {
     }
 }
 
+/// What a box says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoxState {
+    /// Whether it is the active one.
+    pub is_active: bool,
+    /// What it carries.
+    pub load: BoxLoad,
+}
+
+/// What a box carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoxLoad {
+    /// Networks that it carries.
+    pub networks: u16,
+    /// Connections of shared VIPs that its process carries, and that end with it.
+    pub connections: u32,
+}
+
 /// What follows, in version 1. New kinds come at the end, and only in a new version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SyncMessage {
@@ -55,10 +73,8 @@ pub enum SyncMessage {
     Pass {
         /// The coarse time of the sender, in which the times of flows are.
         now: u32,
-        /// Whether it is the active box.
-        is_active: bool,
-        /// Networks that it carries.
-        carried: u16,
+        /// What the sender is.
+        state: BoxState,
     },
     /// A flow, as it is now.
     Flow(Box<FlowRecord>),
@@ -70,6 +86,8 @@ pub enum SyncMessage {
     Override(String, OverrideRecord),
     /// The VIP that was chosen for the hosted cluster with this name, one of all.
     Vip(String, IpAddr),
+    /// The checks of the sender find the backend with this name down, one of all that they do.
+    Down(String),
     /// The last of these has come: of others there are none.
     Decided,
 }

@@ -10,7 +10,7 @@ use lb_common::{
 
 use super::{
     frame::MessageFrame,
-    message::SyncMessage,
+    message::{BoxState, SyncMessage},
     record::{Described, EndRecord, FlowRecord, SnatEnd},
     sent::{Due, SentFlows},
     view::{HaView, offset},
@@ -97,12 +97,8 @@ impl Originals {
     /// # Errors
     ///
     /// If the clock cannot be read.
-    pub(super) fn begin(
-        &mut self,
-        is_active: bool,
-        carried: u16,
-        is_first: bool,
-    ) -> Result<SyncMessage> {
+    pub(super) fn begin(&mut self, state: BoxState, is_first: bool) -> Result<SyncMessage> {
+        let is_active = state.is_active;
         // What has ended since this box became active is said by the first pass from then on.
         let is_first = is_first || is_active && !self.pass.is_active;
         self.pass = Pass {
@@ -112,8 +108,7 @@ impl Originals {
         };
         Ok(SyncMessage::Pass {
             now: self.pass.now,
-            is_active,
-            carried,
+            state,
         })
     }
 

@@ -1,15 +1,17 @@
 //! How the sessions with the peer stand, for `lb ha status`.
 
 use std::{
+    collections::BTreeSet,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::{
     decisions::Decisions,
-    message::BoxHello,
+    message::{BoxHello, BoxState},
     originals::SentCounts,
-    standby::{PeerState, PlacedCounts},
+    standby::PlacedCounts,
 };
 use crate::api::ha::{ReceivingStatus, SendingStatus, SessionStatus};
 
@@ -32,7 +34,11 @@ struct Both {
     receiving: Session,
     placed: PlacedCounts,
     /// What the peer was when its last pass began.
-    peer: PeerState,
+    peer: BoxState,
+    /// Connections that the peer carried when it was last heard as the active box, until this one takes over.
+    at_stake: u32,
+    /// Connections that ended when this box took over.
+    lost: u64,
     differences: [Vec<String>; 2],
     /// What was decided at the peer, as it was said last.
     decisions: Option<Decisions>,
@@ -40,7 +46,7 @@ struct Both {
 
 impl Both {
     /// What the peer is, if it says so now.
-    fn heard(&self) -> Option<PeerState> {
+    fn heard(&self) -> Option<BoxState> {
         let is_heard = self.receiving.open.is_some() && self.receiving.is_whole;
         is_heard.then_some(self.peer)
     }
@@ -102,7 +108,9 @@ impl Default for PairProgress {
             pass_us: 0,
             receiving: Session::default(),
             placed: PlacedCounts::default(),
-            peer: PeerState::default(),
+            peer: BoxState::default(),
+            at_stake: 0,
+            lost: 0,
             differences: Default::default(),
             decisions: None,
         })))
@@ -153,16 +161,32 @@ impl PairProgress {
     }
 
     /// A pass has come, at whose begin the peer was this.
-    pub(super) fn placed(&self, counts: PlacedCounts, peer: PeerState) {
+    pub(super) fn placed(&self, counts: PlacedCounts, peer: BoxState) {
         let mut both = self.both();
+        if peer.is_active {
+            both.at_stake = peer.load.connections;
+        }
         both.receiving.is_whole = true;
         both.placed = counts;
         both.peer = peer;
     }
 
     /// What the peer is, if it says so now.
-    pub fn peer(&self) -> Option<PeerState> {
+    pub fn peer(&self) -> Option<BoxState> {
         self.both().heard()
+    }
+
+    /// This box takes over: how many connections of the peer end, as far as it has said so.
+    pub fn take_over(&self) -> u32 {
+        let mut both = self.both();
+        let lost = mem::take(&mut both.at_stake);
+        both.lost += u64::from(lost);
+        lost
+    }
+
+    /// Connections that ended when this box took over, each time together.
+    pub fn lost(&self) -> u64 {
+        self.both().lost
     }
 
     /// Whether all has come that is to come from a peer which is not the active box any more: it has sent it, or it is dead.
@@ -195,6 +219,13 @@ impl PairProgress {
         decisions.filter(|_| is_active).cloned()
     }
 
+    /// The backends that are down at the peer, if it is heard.
+    pub fn down_at_peer(&self) -> Option<BTreeSet<String>> {
+        let both = self.both();
+        let decisions = both.decisions.as_ref().filter(|_| both.heard().is_some());
+        decisions.map(|decisions| decisions.down.clone())
+    }
+
     /// Both sessions, and what one box has and the other does not: there, and here.
     pub fn status(&self) -> (SendingStatus, ReceivingStatus, [Vec<String>; 2]) {
         let both = self.both();
@@ -219,13 +250,14 @@ impl PairProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ha::message::BoxLoad;
 
     #[test]
     fn all_has_come_when_a_peer_that_has_left_says_so_or_is_dead() {
         let progress = PairProgress::default();
-        let peer = |is_active| PeerState {
+        let peer = |is_active| BoxState {
             is_active,
-            carried: 3,
+            ..BoxState::default()
         };
         assert!(!progress.is_settled(), "it has not been dialled for long");
         progress.begin_receiving(&BoxHello::ours("lb2"));
@@ -243,5 +275,43 @@ mod tests {
         let (_, receiving, _) = progress.status();
         assert_eq!(receiving.session.error.as_deref(), Some("reset"));
         assert!(!receiving.session.complete);
+    }
+
+    #[test]
+    fn connections_of_the_peer_are_lost_once_when_this_box_takes_over() {
+        let progress = PairProgress::default();
+        let carries = |is_active, connections| {
+            let load = BoxLoad {
+                connections,
+                ..BoxLoad::default()
+            };
+            progress.placed(PlacedCounts::default(), BoxState { is_active, load });
+        };
+        assert_eq!((progress.take_over(), progress.lost()), (0, 0));
+        carries(true, 9);
+        carries(true, 7);
+        // It has left the service, and they hang.
+        carries(false, 5);
+        assert_eq!((progress.take_over(), progress.lost()), (7, 7));
+        assert_eq!((progress.take_over(), progress.lost()), (0, 7));
+        carries(true, 2);
+        progress.end_receiving("reset".to_owned());
+        assert_eq!((progress.take_over(), progress.lost()), (2, 9));
+    }
+
+    #[test]
+    fn backends_are_down_at_a_peer_that_is_heard() {
+        let progress = PairProgress::default();
+        let down = BTreeSet::from(["kas/a".to_owned()]);
+        progress.begin_receiving(&BoxHello::ours("lb2"));
+        progress.decided(Decisions {
+            down: down.clone(),
+            ..Decisions::default()
+        });
+        assert_eq!(progress.down_at_peer(), None, "no pass has come");
+        progress.placed(PlacedCounts::default(), BoxState::default());
+        assert_eq!(progress.down_at_peer(), Some(down));
+        progress.end_receiving("reset".to_owned());
+        assert_eq!(progress.down_at_peer(), None);
     }
 }

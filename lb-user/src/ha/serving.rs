@@ -24,7 +24,7 @@ use super::{
     decisions::Decisions,
     dictionary::objects,
     frame::{self, MessageFrame, messages},
-    message::{BoxHello, SyncMessage, agreed},
+    message::{BoxHello, BoxState, SyncMessage, agreed},
     originals::{Originals, places},
     thread::PeerLink,
     tls,
@@ -199,8 +199,11 @@ impl Sending<'_> {
         let mut took = Duration::ZERO;
         self.follow_view(stream).await?;
         let view = Arc::clone(&self.view);
-        let carried = *self.link.carried.borrow();
-        let begin = self.originals.begin(view.is_active, carried, is_first)?;
+        let state = BoxState {
+            is_active: view.is_active,
+            load: *self.link.load.borrow(),
+        };
+        let begin = self.originals.begin(state, is_first)?;
         self.frame.push(&begin)?;
         self.say_decisions(stream).await?;
         for mut place in places(&view) {

@@ -9,7 +9,7 @@ use super::{
     clock::PeerClock,
     decisions::PeerDecisions,
     dictionary::{Dictionary, ObjectNumber},
-    message::SyncMessage,
+    message::{BoxState, SyncMessage},
     record::{EndRecord, FlowRecord, SnatEnd},
     view::{HaView, offset},
 };
@@ -46,7 +46,7 @@ pub struct Standby {
     slots: HashMap<u32, Option<SnatSlot>>,
     clock: PeerClock,
     /// What the peer was when its pass began.
-    pub(super) peer: PeerState,
+    pub(super) peer: BoxState,
     /// What has come since the peer began to send all it has.
     seen: Option<Seen>,
     /// What a CPU has changed at that moment, or had no room: it is tried again at the end of each pass.
@@ -57,15 +57,6 @@ pub struct Standby {
     lacks_labels: bool,
     pub(super) decisions: PeerDecisions,
     pub(super) counts: PlacedCounts,
-}
-
-/// What a peer says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PeerState {
-    /// Whether it is the active box.
-    pub is_active: bool,
-    /// Networks that it carries.
-    pub carried: u16,
 }
 
 /// What has become of the peer's flows.
@@ -107,7 +98,7 @@ impl Standby {
             dictionary: Dictionary::default(),
             slots: HashMap::new(),
             clock: PeerClock::default(),
-            peer: PeerState::default(),
+            peer: BoxState::default(),
             seen: None,
             again: Vec::new(),
             differs: true,
@@ -170,13 +161,9 @@ impl Standby {
     /// If it makes no sense, or the clock cannot be read.
     pub(super) fn take(&mut self, message: SyncMessage) -> Result<bool> {
         match message {
-            SyncMessage::Pass {
-                now,
-                is_active,
-                carried,
-            } => {
+            SyncMessage::Pass { now, state } => {
                 self.clock.note(now, coarse_now()?);
-                self.peer = PeerState { is_active, carried };
+                self.peer = state;
             }
             SyncMessage::Object(named) => {
                 // It may be another SNAT address with an id of before.
@@ -195,6 +182,7 @@ impl Standby {
             SyncMessage::Flow(_) | SyncMessage::End(_) => self.change(message)?,
             SyncMessage::Override(name, record) => self.decisions.add_override(name, record),
             SyncMessage::Vip(name, vip) => self.decisions.add_vip(name, vip),
+            SyncMessage::Down(name) => self.decisions.add_down(name),
             SyncMessage::Decided => self.decisions.finish(),
             SyncMessage::Passed => {
                 self.replicas.forget_queues();

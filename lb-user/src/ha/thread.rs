@@ -1,8 +1,7 @@
 //! The thread of the boxes' sessions: what it does never waits for the control plane, nor this for it.
 
 use std::{
-    collections::BTreeMap,
-    net::IpAddr,
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -11,11 +10,15 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::{runtime::Builder, sync::watch};
 
-use super::{decisions::Decisions, following, progress::PairProgress, serving, view::HaView};
+use super::{
+    decisions::Decisions, following, message::BoxLoad, progress::PairProgress, serving,
+    view::HaView,
+};
 use crate::{
-    api::{Overrides, ha::HaStatus},
+    api::ha::HaStatus,
     config::{Ha, HaBox},
     dataplane::maps::Maps,
+    model::names::shown_backend,
     system::privileges::{self, KEPT_BY_LISTENERS},
 };
 
@@ -28,8 +31,8 @@ pub(super) struct PeerLink {
     pub(super) views: watch::Receiver<Arc<HaView>>,
     /// What was decided at this box.
     pub(super) decisions: watch::Receiver<Decisions>,
-    /// Networks that this box carries.
-    pub(super) carried: watch::Receiver<u16>,
+    /// What this box carries.
+    pub(super) load: watch::Receiver<BoxLoad>,
     pub(super) progress: PairProgress,
     /// Counts the sessions that the peer has begun.
     pub(super) turn: watch::Sender<u64>,
@@ -41,7 +44,7 @@ pub struct BoxPair {
     /// None: the thread is to end.
     views: Option<watch::Sender<Arc<HaView>>>,
     decisions: watch::Sender<Decisions>,
-    carried: watch::Sender<u16>,
+    load: watch::Sender<BoxLoad>,
     thread: Option<JoinHandle<()>>,
     progress: PairProgress,
     ha: Ha,
@@ -60,7 +63,7 @@ impl BoxPair {
         let listen = own.sync;
         let (views, seen) = watch::channel(Arc::new(view));
         let (decisions, decided) = watch::channel(Decisions::default());
-        let (carried, carries) = watch::channel(0);
+        let (load, carries) = watch::channel(BoxLoad::default());
         let progress = PairProgress::default();
         let link = Arc::new(PeerLink {
             ha: ha.clone(),
@@ -68,7 +71,7 @@ impl BoxPair {
             folder: folder.to_owned(),
             views: seen,
             decisions: decided,
-            carried: carries,
+            load: carries,
             progress: progress.clone(),
             turn: watch::Sender::new(0),
         });
@@ -94,7 +97,7 @@ impl BoxPair {
         Ok(Self {
             views: Some(views),
             decisions,
-            carried,
+            load,
             thread: Some(thread),
             progress,
             ha: ha.clone(),
@@ -116,20 +119,29 @@ impl BoxPair {
     }
 
     /// This was decided at this box, and no more.
-    pub fn show_decisions(&self, overrides: &Overrides, vips: &BTreeMap<String, IpAddr>) {
+    pub fn show_decisions(&self, decisions: Decisions) {
         self.decisions.send_if_modified(|known| {
-            let differs = known.overrides != *overrides || known.vips != *vips;
+            let differs = *known != decisions;
             if differs {
-                known.overrides.clone_from(overrides);
-                known.vips.clone_from(vips);
+                *known = decisions;
             }
             differs
         });
     }
 
-    /// This box carries so many networks.
-    pub fn show_carried(&self, carried: u16) {
-        self.carried.send_replace(carried);
+    /// This box carries so much.
+    pub fn show_load(&self, load: BoxLoad) {
+        self.load.send_replace(load);
+    }
+
+    /// This box takes over: how many connections of the peer end, as far as it has said so.
+    pub fn take_over(&self) -> u32 {
+        self.progress.take_over()
+    }
+
+    /// Whether the peer says to be the active box.
+    pub fn peer_serves(&self) -> bool {
+        self.progress.peer().is_some_and(|peer| peer.is_active)
     }
 
     /// What was decided at the peer, if it is the active box and says so.
@@ -151,6 +163,8 @@ impl BoxPair {
     pub fn status(&self) -> HaStatus {
         let (sending, receiving, [only_there, only_here]) = self.progress.status();
         let peer_state = self.progress.peer();
+        let load = *self.load.borrow();
+        let [down_only_there, down_only_here] = self.down_at_one();
         HaStatus {
             r#box: self.ha.box_name.clone(),
             active: self
@@ -158,16 +172,34 @@ impl BoxPair {
                 .as_ref()
                 .is_some_and(|views| views.borrow().is_active),
             marker: self.ha.marker.to_string(),
-            carried: *self.carried.borrow(),
+            carried: load.networks,
+            connections: load.connections,
+            lost_connections: self.progress.lost(),
             peer: self.peer.name.clone(),
             peer_active: peer_state.map(|peer| peer.is_active),
-            peer_carried: peer_state.map(|peer| peer.carried),
+            peer_carried: peer_state.map(|peer| peer.load.networks),
+            peer_connections: peer_state.map(|peer| peer.load.connections),
             sync: self.peer.sync.to_string(),
             sending,
             receiving,
             only_there,
             only_here,
+            down_only_there,
+            down_only_here,
         }
+    }
+
+    /// The backends that are down at the peer alone, and at this box alone; none while the peer is not heard.
+    fn down_at_one(&self) -> [Vec<String>; 2] {
+        let Some(there) = self.progress.down_at_peer() else {
+            return [Vec::new(), Vec::new()];
+        };
+        let here = &self.decisions.borrow().down;
+        let shown = |only: &BTreeSet<String>, other: &BTreeSet<String>| {
+            let names = only.difference(other);
+            names.map(|name| shown_backend(name).to_owned()).collect()
+        };
+        [shown(&there, here), shown(here, &there)]
     }
 }
 

@@ -45,6 +45,13 @@ pub enum HealthVerdict {
     Dead,
 }
 
+impl HealthVerdict {
+    /// Whether checks keep new flows away.
+    pub const fn is_down(self) -> bool {
+        matches!(self, Self::NotReady | Self::Dead)
+    }
+}
+
 /// How a check ended; the words are for people, as `503 Service Unavailable` or `connection refused`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "result", content = "words", rename_all = "snake_case")]

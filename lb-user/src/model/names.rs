@@ -37,6 +37,11 @@ pub(crate) fn parse_backend(name: &str) -> Option<(&str, IpAddr)> {
     Some((network, address.parse().ok()?))
 }
 
+/// What people call the backend with this name in the registry: its pool and its own name.
+pub(crate) fn shown_backend(name: &str) -> &str {
+    name.rsplit_once('@').map_or(name, |(shown, _)| shown)
+}
+
 /// The IP protocol number.
 pub const fn protocol_number(protocol: Protocol) -> u8 {
     match protocol {

@@ -372,6 +372,11 @@ impl Legs {
         Ok(self.all().into_iter().filter(is_meant).collect())
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.known().legs.len()).unwrap_or(u32::MAX)
+    }
+
     /// Whether one of them has this backend.
     pub fn talk_to(&self, backend: &PeerKey) -> bool {
         self.known().of_peer.contains_key(backend)

@@ -17,8 +17,8 @@ use crate::{api::ha::HaStatus, dataplane::pins::Pins, host::leaving::Leaving, sy
 /// How often it is looked at how far it is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the flows of each box stand ready on the other, and then until that one is active. What gives the marker to a box learns from
-/// `lb health --box` meanwhile that this one is unfit.
+/// Waits until the other box lacks nothing, and then until that one is active. What gives the marker to a box learns from `lb health --box`
+/// meanwhile that this one is unfit.
 pub(in crate::cli) fn leave(instance: &str, timeout: Duration) -> Result<ExitCode> {
     let deadline = Instant::now() + timeout;
     let before = status(instance)?;
@@ -29,17 +29,17 @@ pub(in crate::cli) fn leave(instance: &str, timeout: Duration) -> Result<ExitCod
         );
         return Err(RefusedCommand::usage(words).into());
     }
-    let is_ready =
-        |status: &HaStatus| super::is_complete(status) && status.peer_active == Some(false);
-    let waits = "the flows of each box do not stand ready on the other (`lb ha status`); nothing is changed";
-    if !until(instance, deadline, waits, is_ready)? {
+    let lacks = |status: &HaStatus| lacks(status).map(|what| what + "; nothing is changed");
+    if !until(instance, deadline, lacks)? {
         return Ok(ExitCode::FAILURE);
     }
     let leaving = Leaving::begin(&Pins::new(instance))?;
     let began = Instant::now();
-    let has_left = |status: &HaStatus| !status.active && status.peer_active == Some(true);
-    let waits = "the marker has not moved: keepalived is to give it away where `lb health --box` says unfit";
-    let has_left = until(instance, deadline, waits, has_left)?;
+    let has_left = until(instance, deadline, |status| {
+        let has_left = !status.active && status.peer_active == Some(true);
+        let words = "the marker has not moved: keepalived is to give it away where `lb health --box` says unfit";
+        (!has_left).then(|| words.to_owned())
+    })?;
     drop(leaving);
     if !has_left {
         return Ok(ExitCode::FAILURE);
@@ -53,21 +53,88 @@ pub(in crate::cli) fn leave(instance: &str, timeout: Duration) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the boxes come to this before the deadline; else it is printed what they wait for.
+/// What the other box lacks to take the service over as it is.
+fn lacks(status: &HaStatus) -> Option<String> {
+    let peer = &status.peer;
+    if !super::is_complete(status) {
+        let words =
+            "the flows of each box do not stand ready on the other (`lb ha status` says why)";
+        return Some(words.to_owned());
+    }
+    if status.peer_active != Some(false) {
+        return Some(format!("box {peer} is active as well"));
+    }
+    let first = status.down_only_there.first()?;
+    let count = status.down_only_there.len();
+    Some(format!(
+        "box {peer} finds {count} backends down that this one finds up (`lb ha status`), as {first}: is its address of checks_from \
+         allowed there?"
+    ))
+}
+
+/// Whether the boxes lack nothing before the deadline; else it is printed what.
 fn until(
     instance: &str,
     deadline: Instant,
-    waits: &str,
-    is_so: impl Fn(&HaStatus) -> bool,
+    lacks: impl Fn(&HaStatus) -> Option<String>,
 ) -> Result<bool> {
     loop {
-        if is_so(&status(instance)?) {
+        let Some(waits) = lacks(&status(instance)?) else {
             return Ok(true);
-        }
+        };
         if Instant::now() >= deadline {
             output::print_error(format_args!("lb: not in time: {waits}"));
             return Ok(false);
         }
         thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ha::{ReceivingStatus, SendingStatus, SessionStatus};
+
+    #[test]
+    fn what_the_other_box_lacks_is_named() {
+        let session = || SessionStatus {
+            complete: true,
+            ..SessionStatus::default()
+        };
+        let ready = HaStatus {
+            peer: "lb2".to_owned(),
+            peer_active: Some(false),
+            sending: SendingStatus {
+                session: session(),
+                ..SendingStatus::default()
+            },
+            receiving: ReceivingStatus {
+                session: session(),
+                ..ReceivingStatus::default()
+            },
+            ..HaStatus::default()
+        };
+        assert_eq!(lacks(&ready), None);
+        let mut incomplete = ready.clone();
+        incomplete.receiving.session.complete = false;
+        let both = HaStatus {
+            peer_active: Some(true),
+            ..ready.clone()
+        };
+        let blind = HaStatus {
+            down_only_there: vec!["kas/a".to_owned(), "kas/b".to_owned()],
+            ..ready
+        };
+        for (status, wanted) in [
+            (incomplete, "the flows of each box do not stand ready"),
+            (both, "box lb2 is active as well"),
+            (
+                blind,
+                "box lb2 finds 2 backends down that this one finds up (`lb ha status`), as kas/a",
+            ),
+        ] {
+            let words = lacks(&status).unwrap();
+            assert!(words.starts_with(wanted), "{words}");
+        }
     }
 }

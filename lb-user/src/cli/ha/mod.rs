@@ -63,12 +63,17 @@ fn lines(status: &HaStatus) -> Vec<String> {
         false => "standby: it does not have the marker address",
     };
     let (sending, receiving) = (&status.sending, &status.receiving);
+    let lost = match status.lost_connections {
+        0 => String::new(),
+        lost => format!("; {lost} connections of the peer ended when it took over"),
+    };
     let mut lines = vec![
         format!(
-            "box {}: {role} {}; it carries {}",
+            "box {}: {role} {}; it carries {}{}{lost}",
             status.r#box,
             status.marker,
-            networks(status.carried)
+            networks(status.carried),
+            connections(status.connections)
         ),
         peer(status),
         format!(
@@ -91,6 +96,8 @@ fn lines(status: &HaStatus) -> Vec<String> {
     for (names, of) in [
         (&status.only_there, "only the peer has"),
         (&status.only_here, "only this box has"),
+        (&status.down_only_there, "down at the peer alone:"),
+        (&status.down_only_here, "down at this box alone:"),
     ] {
         let listed = names.iter().take(MAX_NAMES);
         lines.extend(listed.map(|name| format!("{of} {name}")));
@@ -107,8 +114,9 @@ fn peer(status: &HaStatus) -> String {
         (Some(is_active), Some(carried)) => {
             let role = if is_active { "active" } else { "standby" };
             format!(
-                "peer {peer} at {sync}: {role}; it carries {}",
-                networks(carried)
+                "peer {peer} at {sync}: {role}; it carries {}{}",
+                networks(carried),
+                connections(status.peer_connections.unwrap_or_default())
             )
         }
         _ => format!("peer {peer} at {sync}: not heard"),
@@ -119,6 +127,14 @@ fn networks(count: u16) -> String {
     match count {
         1 => "1 network".to_owned(),
         _ => format!("{count} networks"),
+    }
+}
+
+/// Those that are of no flow, and end with their box.
+fn connections(count: u32) -> String {
+    match count {
+        0 => String::new(),
+        count => format!(", and {count} connections that end with it"),
     }
 }
 
@@ -143,8 +159,11 @@ mod tests {
             active: true,
             marker: "10.32.96.60".to_owned(),
             carried: 1,
+            connections: 3,
+            lost_connections: 4,
             peer_active: Some(false),
             peer_carried: Some(2),
+            peer_connections: Some(5),
             peer: "lb2".to_owned(),
             sync: "10.99.0.2:7433".to_owned(),
             sending: SendingStatus {
@@ -167,13 +186,16 @@ mod tests {
             },
             only_there: (0..12).map(|number| format!("pool {number}")).collect(),
             only_here: vec!["service api".to_owned()],
+            down_only_there: vec!["kas/node-1".to_owned()],
+            ..HaStatus::default()
         };
         let lines = lines(&status);
         assert_eq!(
             lines[..5],
             [
-                "box lb1: active: it has the marker address 10.32.96.60; it carries 1 network",
-                "peer lb2 at 10.99.0.2:7433: standby; it carries 2 networks",
+                "box lb1: active: it has the marker address 10.32.96.60; it carries 1 network, and 3 connections that end with it; \
+                 4 connections of the peer ended when it took over",
+                "peer lb2 at 10.99.0.2:7433: standby; it carries 2 networks, and 5 connections that end with it",
                 "flows to it: complete, for 1m30s; 7 sent, 2 ended, a pass takes 800 us",
                 "flows from it: none: no answer; 5 stand ready, 0 ended, 0 later here, 0 unknown, 0 waiting",
                 "only the peer has pool 0",
@@ -181,6 +203,7 @@ mod tests {
         );
         assert_eq!(lines[14], "only the peer has 2 more");
         assert_eq!(lines[15], "only this box has service api");
-        assert_eq!(lines.len(), 16);
+        assert_eq!(lines[16], "down at the peer alone: kas/node-1");
+        assert_eq!(lines.len(), 17);
     }
 }

@@ -13,7 +13,7 @@ use lb_tests::{
 };
 
 use super::{
-    Boxes, PROBE, TAKEN_OVER, config,
+    Boxes, PROBE, config,
     connections::{COUNT, Connections},
 };
 use crate::{lifecycle::clock::Wall, operate::churn::Disk};
@@ -44,7 +44,7 @@ fn what_came_before_a_loss_of_one_direction_lives_on() -> Result<()> {
     boxes.wait_for_replicas(BoxName::Lb2, COUNT)?;
     pair.sync.cut_from(BoxName::Lb1)?;
     let mut later = Talks::open(pair.client(), PROBE, LATER, "later")?;
-    take_over(&pair, &mut boxes)?;
+    boxes.fail_over()?;
     let broken = later.exchange(SILENT).broken;
     ensure!(broken.len() == LATER, "{broken:?}");
     connections.ensure_alive()?;
@@ -93,17 +93,7 @@ fn fill(path: &str) -> Result<()> {
 fn outlive(pair: &TwoBoxes, mut boxes: Boxes<'_>) -> Result<()> {
     let connections = Connections::open(pair)?;
     boxes.wait_for_replicas(BoxName::Lb2, COUNT)?;
-    take_over(pair, &mut boxes)?;
+    boxes.fail_over()?;
     connections.ensure_alive()?;
     connections.close()
-}
-
-/// The first box loses its power, and the second one serves.
-fn take_over(pair: &TwoBoxes, boxes: &mut Boxes<'_>) -> Result<()> {
-    pair.power_off(BoxName::Lb1)?;
-    boxes.first.kill()?;
-    pair.give_marker(BoxName::Lb2)?;
-    let took = boxes.wait_until_served_by(BoxName::Lb2, TAKEN_OVER)?;
-    println!("lb2 has taken over after {took:.0?}");
-    Ok(())
 }

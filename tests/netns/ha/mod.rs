@@ -20,6 +20,8 @@ mod rounds;
 mod status;
 mod sync_cut;
 mod two_masters;
+mod verdicts;
+mod versions;
 
 use std::{
     collections::BTreeSet,
@@ -40,6 +42,7 @@ use lb_tests::{
     servers::echo::EchoServer,
     topology::{BoxName, ECHO, ECHO_NODE_PORT, Host, TwoBoxes, VIP},
 };
+use serde_json::Value;
 
 /// Connections of which the test holds both ends.
 const IDLE: SocketAddrV4 = ECHO;
@@ -171,6 +174,23 @@ impl<'t> Boxes<'t> {
         let took = self.wait_until_served_by(name, TAKEN_OVER)?;
         println!("{} has taken over after {took:.0?}", name.name());
         Ok(())
+    }
+
+    /// The first box loses its power; the second one has the marker, and serves when this returns.
+    fn fail_over(&mut self) -> Result<()> {
+        self.pair.power_off(BoxName::Lb1)?;
+        self.first.kill()?;
+        self.pair.give_marker(BoxName::Lb2)?;
+        let took = self.wait_until_served_by(BoxName::Lb2, TAKEN_OVER)?;
+        println!("lb2 has taken over after {took:.0?}");
+        Ok(())
+    }
+
+    /// What `lb ha status` says on a box, and whether the flows of each stand ready on the other.
+    fn ha_status(&self, name: BoxName) -> Result<(Value, bool)> {
+        let said = self.lb(name).tell(&["ha", "status", "-o", "json"])?;
+        let status = serde_json::from_str(&said.stdout).with_context(|| format!("{said:?}"))?;
+        Ok((status, said.code == Some(0)))
     }
 
     /// Waits until a box has all flows of the other one, which are so many.

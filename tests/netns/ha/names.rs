@@ -1,8 +1,8 @@
-//! Connections that were opened by their names, by XDP or by a process that has handed them over.
+//! Connections that were opened by their names, by XDP or by a process that has handed them over or copies them.
 
 use std::net::SocketAddrV4;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     poll,
     product::{
@@ -17,10 +17,11 @@ use lb_tests::{
 };
 use serde_json::json;
 
-use super::{Boxes, CHECKS, PROBE_PORT, SYNCED, TAKEN_OVER, config};
+use super::{Boxes, CHECKS, PROBE_PORT, SYNCED, config};
 
 const NAME: &str = "a.lab";
-/// Connections of each service.
+/// Connections of each service, and those that are copied.
+const COPIED: usize = 5;
 const COUNT: usize = 100;
 
 /// A service with names: `late_binding`, what its connections are counted as, its port, and that of its node.
@@ -49,7 +50,7 @@ const HANDED_OVER: Named = Named {
 const BOTH: [&Named; 2] = [&BOUND, &HANDED_OVER];
 
 /// Both services beside those of all.
-fn both(pair: &TwoBoxes) -> Config {
+pub(super) fn both(pair: &TwoBoxes) -> Config {
     let node = pair.nodes[0].address;
     BOTH.iter().fold(config(pair), |config, service| {
         let health = Keys::from(CHECKS).set("tcp.port", PROBE_PORT);
@@ -80,8 +81,33 @@ impl Named {
     }
 }
 
+/// One of each service.
+fn lines(pair: &TwoBoxes) -> Result<Vec<Line<'_>>> {
+    let lines = BOTH.map(|service| service.line(pair));
+    lines.into_iter().collect()
+}
+
+/// Opens all of both services; the data plane of the box has them when this returns.
+fn open(lines: &[Line<'_>], lb: &Lb<'_>) -> Result<Vec<Pair>> {
+    let mut pairs = Vec::new();
+    for (service, line) in BOTH.iter().zip(lines) {
+        pairs.extend(line.open_many(COUNT)?);
+        let all = u64::try_from(COUNT)?;
+        poll::until("all connections in the data plane", SYNCED, || {
+            Ok((service.count(lb)? == all).then_some(()))
+        })
+        .with_context(|| service.name.to_owned())?;
+    }
+    Ok(pairs)
+}
+
+/// Those of both services, open until this is dropped; so many.
+pub(super) fn open_all(pair: &TwoBoxes, lb: &Lb<'_>) -> Result<Vec<Pair>> {
+    open(&lines(pair)?, lb)
+}
+
 /// All of them carry bytes both ways, between the same ends.
-fn ensure_alive(pairs: &[Pair]) -> Result<()> {
+pub(super) fn ensure_alive(pairs: &[Pair]) -> Result<()> {
     for (number, pair) in pairs.iter().enumerate() {
         let context = || format!("connection {number} of {}, {}", pairs.len(), pair.snat);
         pair.talk().with_context(context)?;
@@ -95,24 +121,11 @@ fn connections_by_name_outlive_their_box() -> Result<()> {
     let pair = Topology::pair()?;
     pair.give_marker(BoxName::Lb1)?;
     let mut boxes = Boxes::start_with(&pair, &both(&pair))?;
-    let lines = BOTH.map(|service| service.line(&pair));
-    let lines: Vec<Line<'_>> = lines.into_iter().collect::<Result<_>>()?;
-    let mut pairs = Vec::new();
-    for (service, line) in BOTH.iter().zip(&lines) {
-        pairs.extend(line.open_many(COUNT)?);
-        let context = || service.name.to_owned();
-        let all = u64::try_from(COUNT)?;
-        poll::until("all connections in the data plane", SYNCED, || {
-            Ok((service.count(&boxes.first)? == all).then_some(()))
-        })
-        .with_context(context)?;
-    }
+    let lines = lines(&pair)?;
+    let mut pairs = open(&lines, &boxes.first)?;
     boxes.wait_for_replicas(BoxName::Lb2, pairs.len())?;
 
-    pair.power_off(BoxName::Lb1)?;
-    boxes.first.kill()?;
-    pair.give_marker(BoxName::Lb2)?;
-    boxes.wait_until_served_by(BoxName::Lb2, TAKEN_OVER)?;
+    boxes.fail_over()?;
     ensure_alive(&pairs)?;
     let listed = boxes.second.tell(&["flows"])?.done()?;
     assert_eq!(listed.matches(NAME).count(), pairs.len(), "{listed}");
@@ -127,4 +140,34 @@ fn connections_by_name_outlive_their_box() -> Result<()> {
     boxes.wait_for_replicas(BoxName::Lb1, pairs.len())?;
     boxes.move_to(BoxName::Lb1)?;
     ensure_alive(&pairs)
+}
+
+/// A client without timestamps is copied. Such connections are in no table that the other box has: they are counted at the active
+/// box, and at the other one when that takes over.
+#[privileged_test]
+fn connections_that_the_process_copies_are_counted_when_their_box_dies() -> Result<()> {
+    let pair = Topology::pair()?;
+    pair.client().netns.set_sysctl("ipv4/tcp_timestamps", "0")?;
+    pair.give_marker(BoxName::Lb1)?;
+    let mut boxes = Boxes::start_with(&pair, &both(&pair))?;
+    let _copied = HANDED_OVER.line(&pair)?.open_many(COPIED)?;
+    for (name, key) in [
+        (BoxName::Lb1, "connections"),
+        (BoxName::Lb2, "peer_connections"),
+    ] {
+        poll::until("the copied connections", SYNCED, || {
+            let (status, _) = boxes.ha_status(name)?;
+            Ok((status[key] == json!(COPIED)).then_some(()))
+        })
+        .with_context(|| name.name())?;
+    }
+
+    boxes.fail_over()?;
+    let (status, _) = boxes.ha_status(BoxName::Lb2)?;
+    ensure!(status["lost_connections"] == json!(COPIED), "{status}");
+    ensure!(status["connections"] == json!(0), "{status}");
+    let event = format!("{COPIED} connections that the process of the peer carried have ended");
+    let events = boxes.second.tell(&["events"])?.done()?;
+    ensure!(events.contains(&event), "{events}");
+    Ok(())
 }

@@ -7,7 +7,7 @@ use lb_tests::{
     topology::{BoxName, Topology},
 };
 
-use super::{Boxes, SYNCED, TAKEN_OVER, config};
+use super::{Boxes, SYNCED, config};
 
 /// A pool without flows of the test's own.
 const POOL: &str = "busy";
@@ -48,10 +48,7 @@ fn an_override_outlives_its_box() -> Result<()> {
     boxes.second.restart(&configs[1])?;
     ensure!(is_drained(&boxes.second)?, "after a restart");
 
-    pair.power_off(BoxName::Lb1)?;
-    boxes.first.kill()?;
-    pair.give_marker(BoxName::Lb2)?;
-    boxes.wait_until_served_by(BoxName::Lb2, TAKEN_OVER)?;
+    boxes.fail_over()?;
     ensure!(is_drained(&boxes.second)?, "at the active box");
     boxes.second.tell(&["backend", "enable", &name])?.done()?;
     pair.power_on(BoxName::Lb1)?;

@@ -24,11 +24,7 @@ fn connections_outlive_the_box_that_opened_them() -> Result<()> {
     let mut boxes = Boxes::start(&pair)?;
     let connections = Connections::open(&pair)?;
     boxes.wait_for_replicas(BoxName::Lb2, COUNT)?;
-    pair.power_off(BoxName::Lb1)?;
-    boxes.first.kill()?;
-    pair.give_marker(BoxName::Lb2)?;
-    let took = boxes.wait_until_served_by(BoxName::Lb2, TAKEN_OVER)?;
-    println!("lb2 has taken over after {took:.0?}");
+    boxes.fail_over()?;
     connections.ensure_alive()?;
     connections.close()
 }

@@ -1,4 +1,4 @@
-//! keepalived moves the service each time the box that has it loses its power: round by round, with 1,200 flows.
+//! keepalived moves the service each time the box that has it loses its power: round by round, with 1,400 flows.
 
 use std::{
     net::UdpSocket,
@@ -12,13 +12,14 @@ use lb_tests::{
     servers::{echo::EchoServer, keepalived::Keepalived},
     topology::{BoxName, MARKER, Topology, TwoBoxes},
     traffic::{
+        conn_pair::Pair,
         dialer::{Dialed, Dialer, PACE},
         talks::{Busy, Talks},
     },
 };
 
 use super::{
-    BUSY, BUSY_PORT, Boxes, IDLE, IDLE_PORT, PROBE, TAKEN_OVER, config, power_off::ALONE, server,
+    BUSY, BUSY_PORT, Boxes, IDLE, IDLE_PORT, PROBE, TAKEN_OVER, names, power_off::ALONE, server,
 };
 
 pub(super) const IDLE_COUNT: usize = 1000;
@@ -94,6 +95,8 @@ struct Run<'t> {
     keepalived: [Option<Keepalived>; 2],
     idle: Talks,
     busy: Busy,
+    /// By XDP, and by the process, which has handed them over.
+    named: Vec<Pair>,
     servers: [EchoServer<'t>; 2],
 }
 
@@ -105,12 +108,13 @@ impl<'t> Run<'t> {
         })
         .with_context(|| first.log())?;
         let second = Keepalived::start(pair, BoxName::Lb2)?;
-        let boxes = Boxes::start_beside_marker(pair)?;
+        let boxes = Boxes::start_with(pair, &names::both(pair))?;
         let servers = [server(pair, IDLE_PORT)?, server(pair, BUSY_PORT)?];
         let client = pair.client();
         let busy = Talks::open(client, BUSY, BUSY_COUNT, "busy")?;
         Ok(Self {
             pair,
+            named: names::open_all(pair, &boxes.first)?,
             boxes,
             keepalived: [Some(first), Some(second)],
             idle: Talks::open(client, IDLE, IDLE_COUNT, "idle")?,
@@ -121,8 +125,8 @@ impl<'t> Run<'t> {
 
     fn power_off(&mut self, active: BoxName) -> Result<Took> {
         let other = active.other();
-        self.boxes
-            .wait_for_replicas(other, IDLE_COUNT + BUSY_COUNT)?;
+        let count = IDLE_COUNT + BUSY_COUNT + self.named.len();
+        self.boxes.wait_for_replicas(other, count)?;
         self.busy.take().ensure_whole()?;
         let dialer = Dialer::start(self.pair.client(), PROBE)?;
         self.boxes.wait_until_served_by(active, TAKEN_OVER)?;
@@ -166,6 +170,7 @@ impl<'t> Run<'t> {
             busy.answers > u64::try_from(BUSY_COUNT)? && busy.longest < HEARD,
             "{busy:?}"
         );
+        names::ensure_alive(&self.named)?;
         for server in &self.servers {
             let mixed_up = server.mixed_up();
             ensure!(mixed_up.is_empty(), "{mixed_up:?}");
@@ -176,7 +181,7 @@ impl<'t> Run<'t> {
     /// The box comes back as the one that stands by.
     fn power_on(&mut self, name: BoxName) -> Result<()> {
         self.pair.power_on(name)?;
-        let config = self.boxes.group.config(config(self.pair), name);
+        let config = self.boxes.group.config(names::both(self.pair), name);
         self.boxes.lb_mut(name).restart(&config)?;
         self.keepalived[name as usize] = Some(Keepalived::start(self.pair, name)?);
         Ok(())

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
+    poll,
     product::config::{Config, Keys},
     servers::echo::EchoServer,
     topology::{BoxName, Host, MGMT_NIC, TENANT_NIC, Topology, TwoBoxes, VIP},
@@ -24,6 +25,8 @@ use super::{
 };
 
 const LASTS: Duration = Duration::from_secs(10);
+/// In this time hosts know that addresses are at the other box: else not before their entries are old, half a minute.
+const ANNOUNCED: Duration = Duration::from_secs(5);
 const IDLE_COUNT: usize = 100;
 const BUSY_COUNT: usize = 20;
 /// The port of each service's node.
@@ -53,24 +56,40 @@ impl<'t> Part<'t> {
         EchoServer::start(&self.node.netns, at, self.node.name)
     }
 
-    /// From now on its hosts hear this box alone, or whichever announces itself.
-    fn hear_alone(&self, pair: &TwoBoxes, is_alone: bool) -> Result<()> {
-        let site = pair.site(self.name);
-        let [first, second] = BoxName::ALL.map(BoxName::snat);
-        let known: [(&Host, &str, &[Ipv4Addr]); 2] = [
-            (self.client, TENANT_NIC, &[VIP]),
-            (self.node, MGMT_NIC, &[first, second]),
-        ];
-        for (host, nic, addresses) in known {
-            let mac = site.mac(nic)?;
-            for address in addresses {
-                let line = if is_alone {
-                    format!("neigh replace {address} lladdr {mac} nud permanent dev eth0\n")
-                } else {
-                    format!("neigh del {address} dev eth0\n")
+    /// What its hosts know of the boxes: of which NIC, and which addresses.
+    fn known(&self) -> [(&Host, &str, Vec<Ipv4Addr>); 2] {
+        let snat = BoxName::ALL.map(BoxName::snat).to_vec();
+        [
+            (self.client, TENANT_NIC, vec![VIP]),
+            (self.node, MGMT_NIC, snat),
+        ]
+    }
+
+    /// Its hosts know the addresses to be of its box: for ever, or until a box announces them.
+    fn know_own(&self, pair: &TwoBoxes, state: &str) -> Result<()> {
+        for (host, nic, addresses) in self.known() {
+            let mac = pair.site(self.name).mac(nic)?;
+            let line =
+                |address| format!("neigh replace {address} lladdr {mac} nud {state} dev eth0\n");
+            let lines: Vec<String> = addresses.iter().map(line).collect();
+            host.netns.ip_batch(&lines.concat())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until its hosts know all addresses to be of this box.
+    fn wait_until_known(&self, pair: &TwoBoxes, name: BoxName) -> Result<()> {
+        for (host, nic, addresses) in self.known() {
+            let mac = pair.site(name).mac(nic)?;
+            poll::until("the addresses at the other box", ANNOUNCED, || {
+                let known = host.netns.run("ip neigh show dev eth0")?;
+                let is_of = |address: &Ipv4Addr| {
+                    let start = format!("{address} lladdr {mac} ");
+                    known.lines().any(|line| line.starts_with(&start))
                 };
-                host.netns.ip_batch(&line)?;
-            }
+                Ok(addresses.iter().all(is_of).then_some(()))
+            })
+            .with_context(|| format!("{} still goes by its box", host.name))?;
         }
         Ok(())
     }
@@ -141,7 +160,7 @@ fn both_parts(pair: &TwoBoxes) -> Config {
 }
 
 /// What is open goes on at whichever box its hosts hear, new connections have ports that are in use once and come to their
-/// own backend, and with one marker again every flow that is open goes on there.
+/// own backend, and with one marker again the box that has it announces all addresses: every flow that is open goes on there.
 #[privileged_test]
 fn two_active_boxes_serve_without_a_port_that_is_in_use_twice() -> Result<()> {
     let pair = Topology::pair()?;
@@ -153,7 +172,7 @@ fn two_active_boxes_serve_without_a_port_that_is_in_use_twice() -> Result<()> {
     boxes.wait_for_replicas(BoxName::Lb2, 2 * (IDLE_COUNT + BUSY_COUNT))?;
 
     for part in &parts {
-        part.hear_alone(&pair, true)?;
+        part.know_own(&pair, "permanent")?;
     }
     pair.give_marker(BoxName::Lb2)?;
     thread::sleep(Duration::from_secs(1));
@@ -174,11 +193,13 @@ fn two_active_boxes_serve_without_a_port_that_is_in_use_twice() -> Result<()> {
     }
 
     thread::sleep(Duration::from_secs(1));
+    for part in &parts {
+        part.know_own(&pair, "reachable")?;
+    }
     pair.take_marker(BoxName::Lb1)?;
     for part in &parts {
-        part.hear_alone(&pair, false)?;
+        part.wait_until_known(&pair, BoxName::Lb2)?;
     }
-    thread::sleep(Duration::from_secs(1));
     for open in open.iter_mut().chain(&mut later) {
         open.ensure_alive().context("with one marker")?;
     }

@@ -192,7 +192,7 @@ impl Crowd {
     }
 
     /// Towards these backends of the two listeners.
-    fn between(topology: &Topology, backends: [&Host; 2]) -> Result<Self> {
+    pub(crate) fn between(topology: &Topology, backends: [&Host; 2]) -> Result<Self> {
         let speaker = |host: &Host| {
             let is_near = topology.workers.iter().any(|one| one.name == host.name);
             let nic = if is_near { TENANT_NIC } else { MGMT_NIC };

@@ -15,6 +15,7 @@ mod overrides;
 mod power_off;
 mod rate;
 mod replicas;
+mod resync;
 mod roles;
 mod rounds;
 mod status;
@@ -22,6 +23,7 @@ mod sync_cut;
 mod two_masters;
 mod verdicts;
 mod versions;
+mod vlans;
 
 use std::{
     collections::BTreeSet,

@@ -55,13 +55,13 @@ fn with_datagrams(pair: &TwoBoxes) -> Config {
 }
 
 /// The number of live flows of a box, replicas among them.
-struct Table {
+pub(super) struct Table {
     maps: Maps,
     network: u16,
 }
 
 impl Table {
-    fn of(site: &Site) -> Result<Self> {
+    pub(super) fn of(site: &Site) -> Result<Self> {
         let maps = Maps::open(&Pins::new(site.run()).maps())?;
         let id = read_ids(&maps)?.get(Kind::Network, "tenant-a");
         Ok(Self {
@@ -70,7 +70,7 @@ impl Table {
         })
     }
 
-    fn live(&self) -> Result<u32> {
+    pub(super) fn live(&self) -> Result<u32> {
         self.maps.usage(usage::network(self.network))
     }
 }

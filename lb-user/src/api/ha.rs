@@ -16,9 +16,11 @@ pub struct HaStatus {
     pub marker: String,
     /// Networks that it carries: their programs are attached, their links have carriers, and a next hop answers if they have backends.
     pub carried: u16,
-    /// Connections of shared VIPs that its process carries: copied ones, and those of services with `http`. They end with this box.
+    /// Connections to backends that its process carries for shared VIPs: copied ones, and those of services with `http`. They end with
+    /// this box.
     pub connections: u32,
-    /// Connections that the process of the peer carried, and that ended when this box took over, since its process began.
+    /// Connections that the process of the peer carried, and that ended with it or when it left the service to this box, since the process
+    /// of this box began.
     pub lost_connections: u64,
     /// The name of the other box.
     pub peer: String,
@@ -26,7 +28,7 @@ pub struct HaStatus {
     pub peer_active: Option<bool>,
     /// Networks that it carries; null while it says nothing.
     pub peer_carried: Option<u16>,
-    /// Connections of shared VIPs that its process carries, and that end with it; null while it says nothing.
+    /// What its process carries, as `connections`; null while it says nothing.
     pub peer_connections: Option<u32>,
     /// Where it is reached on the sync network.
     pub sync: String,
@@ -38,9 +40,10 @@ pub struct HaStatus {
     pub only_there: Vec<String>,
     /// What this box has and the peer does not.
     pub only_here: Vec<String>,
-    /// The backends that the checks of the peer find down, and those of this box do not.
+    /// The backends that the checks of the peer find down, and those of this box find up, but for those that operators have set; none while
+    /// the peer says nothing.
     pub down_only_there: Vec<String>,
-    /// The backends that the checks of this box find down, and those of the peer do not.
+    /// The backends that the checks of this box find down, and those of the peer do not; none while it says nothing.
     pub down_only_here: Vec<String>,
 }
 

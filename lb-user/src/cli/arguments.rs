@@ -342,7 +342,7 @@ pub(super) enum HaCommand {
     Status(Show),
     /// Silence this box unless it has the marker, also where its process does not answer: for keepalived's notify scripts
     Fence(Instance),
-    /// Leave the service to the other box: waits until all flows stand ready there, and until it is active
+    /// Leave the service to the other box: waits until that lacks nothing, and until it is active
     #[command(after_help = examples(&[
         "lb ha move && systemctl reboot",
     ]))]
@@ -350,6 +350,9 @@ pub(super) enum HaCommand {
         /// How long to wait, in whole seconds
         #[arg(long, value_name = "TIME", default_value = "30s", value_parser = confirm_time)]
         timeout: Duration,
+        /// Move it whatever the other box lacks: flows that do not stand ready there end
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         instance: Instance,
     },

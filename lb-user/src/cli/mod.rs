@@ -143,8 +143,13 @@ pub fn main() -> ExitCode {
             change: HaCommand::Fence(instance),
         } => ha::fence::fence(&instance.name),
         Command::Ha {
-            change: HaCommand::Move { timeout, instance },
-        } => return ended(ha::leave::leave(&instance.name, timeout)),
+            change:
+                HaCommand::Move {
+                    timeout,
+                    force,
+                    instance,
+                },
+        } => return ended(ha::leave::leave(&instance.name, timeout, force)),
         Command::Flows {
             which,
             kill: true,

@@ -1,7 +1,8 @@
-//! How much a box of a pair carries: it leaves the service only to one that carries more (`lb health --box`).
+//! How much a box of a pair carries, and how it stands to its peer: it leaves the service only to one that carries more
+//! (`lb health --box`).
 
 use super::running::Running;
-use crate::ha::message::BoxLoad;
+use crate::{api::ha::HaStatus, ha::message::BoxLoad};
 
 impl Running {
     /// What this box carries.
@@ -10,6 +11,12 @@ impl Running {
             networks: self.carried(),
             connections: self.legs().count(),
         }
+    }
+
+    /// How the boxes stand to each other, if there are two.
+    pub(super) fn ha_status(&self) -> Option<HaStatus> {
+        let pair = self.pair.as_ref()?;
+        Some(pair.status(|backend| self.checks.is_up(backend)))
     }
 
     /// Networks that this box carries: their interfaces have carriers, and a next hop answers, if they have backends.

@@ -459,6 +459,12 @@ impl Checks {
         down.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Whether its checks find the backend with this name up.
+    pub fn is_up(&self, name: &str) -> bool {
+        let known = self.backends.get(name);
+        known.is_some_and(|backend| backend.standing.verdict == HealthVerdict::Up)
+    }
+
     /// What is to be kept over a restart.
     pub fn standings(&self) -> BTreeMap<String, Standing> {
         let backends = self.backends.iter();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::control_loop::Control;
 use crate::{
-    ha::thread::BoxPair,
     metrics::report::{ControlReport, Waiting},
     model::names::AppliedNames,
 };
@@ -27,7 +26,7 @@ impl Control {
             status,
             names,
             reloads: self.reloads,
-            ha: self.running.pair.as_ref().map(BoxPair::status),
+            ha: self.running.ha_status(),
             waiting,
             events: self.history.latest(events),
             names_refused: match events {

@@ -98,8 +98,8 @@ impl Control {
     }
 
     fn ha_status(&self) -> Answer {
-        match &self.running.pair {
-            Some(pair) => Answer::Ha(Box::new(pair.status())),
+        match self.running.ha_status() {
+            Some(status) => Answer::Ha(Box::new(status)),
             None => refused(&"this instance has no peer: its file has no `ha`"),
         }
     }

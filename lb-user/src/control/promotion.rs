@@ -27,8 +27,6 @@ const MAX_QUIET: Duration = Duration::from_secs(10);
 pub(super) struct RoleState {
     /// Since when addresses are quiet, if they are.
     quiet: Option<Instant>,
-    /// Whether the peer serves as well, and may have clients that are to come here when it does no more.
-    beside_peer: bool,
     /// Why the addresses of the host could not be read, which is logged once.
     unread: Option<String>,
     /// Why the last change of the role has failed, which is logged once.
@@ -79,7 +77,7 @@ impl Control {
             None => self.take_role(),
         }
         self.end_quiet();
-        self.follow_clients_of_peer();
+        self.follow_peer();
     }
 
     /// Takes the role that the addresses of the host, as they were last seen, give to this box.
@@ -112,7 +110,6 @@ impl Control {
                 )
             }
         };
-        let words = format!("{words}{}", self.end_connections_of_peer(taken));
         tracing::warn!(?took, "{object} is {words}");
         if taken.serves() {
             self.announce_all(networks);
@@ -120,29 +117,23 @@ impl Control {
         self.event("ha", Severity::Notice, &object, &words);
     }
 
-    /// What is to be said of the connections that the process of the peer carried, if this box has taken over.
-    fn end_connections_of_peer(&self, taken: HaRole) -> String {
-        let pair = self.running.pair.as_ref().filter(|_| taken.serves());
-        match pair.map_or(0, BoxPair::take_over) {
-            0 => String::new(),
-            lost => format!("; {lost} connections that the process of the peer carried have ended"),
-        }
-    }
-
-    /// Announces the addresses again when a peer that served as well does no more: its clients would not come here before they
-    /// resolve them anew.
-    fn follow_clients_of_peer(&mut self) {
+    /// Says which connections have ended with the peer. Announces the addresses again when a peer that has served as well stands by: its
+    /// clients would not come here before they resolve them anew.
+    fn follow_peer(&mut self) {
         let serves = self.role() == HaRole::Active;
         let Some(pair) = self.running.pair.as_ref().filter(|_| serves) else {
-            self.role.beside_peer = false;
             return;
         };
-        if pair.peer_serves() {
-            self.role.beside_peer = true;
-        } else if self.role.beside_peer && pair.is_settled() {
-            self.role.beside_peer = false;
-            tracing::info!("the peer is the active box no more: the addresses are announced again");
+        let (peer, left) = (format!("box {}", pair.peer()), pair.left());
+        if left.has_clients {
+            tracing::info!("{peer} stands by: all addresses are announced again");
             self.announce_all(self.running.network_names());
+        }
+        if left.connections > 0 {
+            let count = left.connections;
+            let words = format!("{count} connections that its process carried have ended");
+            tracing::warn!("{peer}: {words}");
+            self.event("ha", Severity::Notice, &peer, &words);
         }
     }
 

@@ -82,10 +82,10 @@ async fn session(link: &PeerLink, standby: &mut Standby) -> Result<Infallible> {
             is_end |= standby.take(message?)?;
         }
         if is_end {
-            link.progress.placed(standby.counts, standby.peer);
             if let Some(decisions) = standby.decisions.take() {
                 link.progress.decided(decisions);
             }
+            link.progress.placed(standby.counts, standby.peer);
             if let Some(differences) = standby.new_differences() {
                 link.progress.differ(differences);
             }

@@ -35,13 +35,24 @@ struct Both {
     placed: PlacedCounts,
     /// What the peer was when its last pass began.
     peer: BoxState,
-    /// Connections that the peer carried when it was last heard as the active box, until this one takes over.
+    /// Connections that the peer carried when it was last heard as the active box, until they have ended.
     at_stake: u32,
-    /// Connections that ended when this box took over.
+    /// Connections of the peer that have ended.
     lost: u64,
+    /// Whether the peer has served, or may have unheard, since it was last known to stand by beside the active box.
+    may_have_clients: bool,
     differences: [Vec<String>; 2],
     /// What was decided at the peer, as it was said last.
     decisions: Option<Decisions>,
+}
+
+/// What a peer leaves to the active box that serves no more, or is dead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftByPeer {
+    /// Connections that its process carried, and that have ended.
+    pub connections: u32,
+    /// Whether it has served meanwhile, or may have unheard, and stands by now: clients may still know addresses to be there.
+    pub has_clients: bool,
 }
 
 impl Both {
@@ -49,6 +60,17 @@ impl Both {
     fn heard(&self) -> Option<BoxState> {
         let is_heard = self.receiving.open.is_some() && self.receiving.is_whole;
         is_heard.then_some(self.peer)
+    }
+
+    /// As [`PairProgress::is_settled`].
+    fn is_settled(&self) -> bool {
+        match self.receiving.open {
+            Some(_) => self.receiving.is_whole && !self.peer.is_active,
+            None => {
+                let closed = self.receiving.closed.unwrap_or(self.begun);
+                closed.elapsed() >= DEAD_TIMEOUT
+            }
+        }
     }
 }
 
@@ -111,6 +133,7 @@ impl Default for PairProgress {
             peer: BoxState::default(),
             at_stake: 0,
             lost: 0,
+            may_have_clients: false,
             differences: Default::default(),
             decisions: None,
         })))
@@ -149,7 +172,9 @@ impl PairProgress {
 
     /// Whether the end of the session is to be logged: the same has not been before.
     pub(super) fn end_receiving(&self, error: String) -> bool {
-        self.both().receiving.end(error)
+        let mut both = self.both();
+        both.may_have_clients = true;
+        both.receiving.end(error)
     }
 
     /// A pass has been sent, at the cost of so many microseconds.
@@ -165,6 +190,7 @@ impl PairProgress {
         let mut both = self.both();
         if peer.is_active {
             both.at_stake = peer.load.connections;
+            both.may_have_clients = true;
         }
         both.receiving.is_whole = true;
         both.placed = counts;
@@ -176,29 +202,29 @@ impl PairProgress {
         self.both().heard()
     }
 
-    /// This box takes over: how many connections of the peer end, as far as it has said so.
-    pub fn take_over(&self) -> u32 {
+    /// What the peer has left to this box, which is the active one, since this was asked last.
+    pub fn left(&self) -> LeftByPeer {
         let mut both = self.both();
-        let lost = mem::take(&mut both.at_stake);
-        both.lost += u64::from(lost);
-        lost
+        let stands_by = both.heard().is_some_and(|peer| !peer.is_active);
+        let connections = match both.is_settled() {
+            true => mem::take(&mut both.at_stake),
+            false => 0,
+        };
+        both.lost += u64::from(connections);
+        LeftByPeer {
+            connections,
+            has_clients: stands_by && mem::take(&mut both.may_have_clients),
+        }
     }
 
-    /// Connections that ended when this box took over, each time together.
+    /// Connections of the peer that have ended.
     pub fn lost(&self) -> u64 {
         self.both().lost
     }
 
     /// Whether all has come that is to come from a peer which is not the active box any more: it has sent it, or it is dead.
     pub fn is_settled(&self) -> bool {
-        let both = self.both();
-        match both.receiving.open {
-            Some(_) => both.receiving.is_whole && !both.peer.is_active,
-            None => {
-                let closed = both.receiving.closed.unwrap_or(both.begun);
-                closed.elapsed() >= DEAD_TIMEOUT
-            }
-        }
+        self.both().is_settled()
     }
 
     /// What one box has and the other does not: there, and here.
@@ -277,26 +303,63 @@ mod tests {
         assert!(!receiving.session.complete);
     }
 
-    #[test]
-    fn connections_of_the_peer_are_lost_once_when_this_box_takes_over() {
-        let progress = PairProgress::default();
-        let carries = |is_active, connections| {
-            let load = BoxLoad {
-                connections,
-                ..BoxLoad::default()
-            };
-            progress.placed(PlacedCounts::default(), BoxState { is_active, load });
+    /// A pass comes from a peer that carries so many connections.
+    fn carries(progress: &PairProgress, is_active: bool, connections: u32) {
+        let load = BoxLoad {
+            connections,
+            ..BoxLoad::default()
         };
-        assert_eq!((progress.take_over(), progress.lost()), (0, 0));
-        carries(true, 9);
-        carries(true, 7);
-        // It has left the service, and they hang.
-        carries(false, 5);
-        assert_eq!((progress.take_over(), progress.lost()), (7, 7));
-        assert_eq!((progress.take_over(), progress.lost()), (0, 7));
-        carries(true, 2);
+        progress.placed(PlacedCounts::default(), BoxState { is_active, load });
+    }
+
+    #[test]
+    fn connections_of_the_peer_are_lost_once_when_it_has_left() {
+        let progress = PairProgress::default();
+        let left = || (progress.left().connections, progress.lost());
+        progress.begin_receiving(&BoxHello::ours("lb2"));
+        assert_eq!(left(), (0, 0));
+        carries(&progress, true, 9);
+        carries(&progress, true, 7);
+        assert_eq!(left(), (0, 0), "it still serves");
+        // They hang.
+        carries(&progress, false, 5);
+        assert_eq!(left(), (7, 7));
+        carries(&progress, false, 5);
+        assert_eq!(left(), (0, 7));
+        carries(&progress, true, 2);
         progress.end_receiving("reset".to_owned());
-        assert_eq!((progress.take_over(), progress.lost()), (2, 9));
+        assert_eq!(left(), (0, 7), "it may come again");
+        progress.both().receiving.closed = Instant::now().checked_sub(DEAD_TIMEOUT);
+        assert_eq!(left(), (2, 9));
+        assert_eq!(left(), (0, 9));
+    }
+
+    #[test]
+    fn clients_are_left_by_a_peer_that_stands_by_again() {
+        let progress = PairProgress::default();
+        let left = || progress.left().has_clients;
+        progress.begin_receiving(&BoxHello::ours("lb2"));
+        assert!(!left());
+        carries(&progress, false, 0);
+        assert!(!left(), "it has not served");
+        carries(&progress, true, 0);
+        assert!(!left(), "it serves");
+        carries(&progress, false, 0);
+        assert!(left());
+        assert!(!left(), "they are known");
+        progress.end_receiving("the peer says nothing".to_owned());
+        progress.both().receiving.closed = Instant::now().checked_sub(DEAD_TIMEOUT);
+        assert!(!left(), "it may serve unheard");
+        progress.begin_receiving(&BoxHello::ours("lb2"));
+        assert!(!left());
+        carries(&progress, false, 0);
+        assert!(left());
+
+        let never_heard = PairProgress::default();
+        never_heard.end_receiving("no answer".to_owned());
+        never_heard.begin_receiving(&BoxHello::ours("lb2"));
+        carries(&never_heard, false, 0);
+        assert!(never_heard.left().has_clients);
     }
 
     #[test]

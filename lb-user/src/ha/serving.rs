@@ -149,7 +149,7 @@ async fn greet(
 struct Sending<'l> {
     originals: Originals,
     views: watch::Receiver<Arc<HaView>>,
-    decisions: watch::Receiver<Decisions>,
+    decisions: watch::Receiver<Option<Decisions>>,
     /// The one whose objects the peer knows.
     view: Arc<HaView>,
     frame: MessageFrame,
@@ -162,6 +162,8 @@ impl Sending<'_> {
         self.name_objects(stream).await?;
         let age = self.view.is_active.then(|| age(&self.link.folder));
         self.frame.push(&SyncMessage::All(age))?;
+        // What a box that has just begun has decided is not nothing.
+        self.decisions.wait_for(Option::is_some).await?;
         self.decisions.mark_changed();
         let mut is_first = true;
         loop {
@@ -230,7 +232,7 @@ impl Sending<'_> {
     async fn say_decisions(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<()> {
         if self.decisions.has_changed()? {
             let decisions = self.decisions.borrow_and_update().clone();
-            for message in decisions.messages() {
+            for message in decisions.iter().flat_map(Decisions::messages) {
                 self.frame.push(&message)?;
                 if self.frame.is_full() {
                     self.send(stream).await?;

@@ -1,7 +1,6 @@
 //! The thread of the boxes' sessions: what it does never waits for the control plane, nor this for it.
 
 use std::{
-    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
     thread::{self, JoinHandle},
@@ -11,7 +10,11 @@ use anyhow::{Context as _, Result};
 use tokio::{runtime::Builder, sync::watch};
 
 use super::{
-    decisions::Decisions, following, message::BoxLoad, progress::PairProgress, serving,
+    decisions::Decisions,
+    following,
+    message::BoxLoad,
+    progress::{LeftByPeer, PairProgress},
+    serving,
     view::HaView,
 };
 use crate::{
@@ -29,8 +32,8 @@ pub(super) struct PeerLink {
     /// The folder of the pinned maps.
     pub(super) folder: PathBuf,
     pub(super) views: watch::Receiver<Arc<HaView>>,
-    /// What was decided at this box.
-    pub(super) decisions: watch::Receiver<Decisions>,
+    /// What was decided at this box, once that is known.
+    pub(super) decisions: watch::Receiver<Option<Decisions>>,
     /// What this box carries.
     pub(super) load: watch::Receiver<BoxLoad>,
     pub(super) progress: PairProgress,
@@ -43,7 +46,7 @@ pub(super) struct PeerLink {
 pub struct BoxPair {
     /// None: the thread is to end.
     views: Option<watch::Sender<Arc<HaView>>>,
-    decisions: watch::Sender<Decisions>,
+    decisions: watch::Sender<Option<Decisions>>,
     load: watch::Sender<BoxLoad>,
     thread: Option<JoinHandle<()>>,
     progress: PairProgress,
@@ -62,7 +65,7 @@ impl BoxPair {
         let own = ha.own().context("ha.boxes does not name this box")?;
         let listen = own.sync;
         let (views, seen) = watch::channel(Arc::new(view));
-        let (decisions, decided) = watch::channel(Decisions::default());
+        let (decisions, decided) = watch::channel(None);
         let (load, carries) = watch::channel(BoxLoad::default());
         let progress = PairProgress::default();
         let link = Arc::new(PeerLink {
@@ -121,6 +124,7 @@ impl BoxPair {
     /// This was decided at this box, and no more.
     pub fn show_decisions(&self, decisions: Decisions) {
         self.decisions.send_if_modified(|known| {
+            let decisions = Some(decisions);
             let differs = *known != decisions;
             if differs {
                 *known = decisions;
@@ -134,14 +138,9 @@ impl BoxPair {
         self.load.send_replace(load);
     }
 
-    /// This box takes over: how many connections of the peer end, as far as it has said so.
-    pub fn take_over(&self) -> u32 {
-        self.progress.take_over()
-    }
-
-    /// Whether the peer says to be the active box.
-    pub fn peer_serves(&self) -> bool {
-        self.progress.peer().is_some_and(|peer| peer.is_active)
+    /// What the peer has left to this box, which is the active one.
+    pub fn left(&self) -> LeftByPeer {
+        self.progress.left()
     }
 
     /// What was decided at the peer, if it is the active box and says so.
@@ -159,12 +158,12 @@ impl BoxPair {
         self.progress.is_settled()
     }
 
-    /// How the boxes stand to each other.
-    pub fn status(&self) -> HaStatus {
+    /// How the boxes stand to each other. The checks of this box find some backends up, by their names in the registry.
+    pub fn status(&self, is_up: impl Fn(&str) -> bool) -> HaStatus {
         let (sending, receiving, [only_there, only_here]) = self.progress.status();
         let peer_state = self.progress.peer();
         let load = *self.load.borrow();
-        let [down_only_there, down_only_here] = self.down_at_one();
+        let [down_only_there, down_only_here] = self.down_at_one(is_up);
         HaStatus {
             r#box: self.ha.box_name.clone(),
             active: self
@@ -189,17 +188,20 @@ impl BoxPair {
         }
     }
 
-    /// The backends that are down at the peer alone, and at this box alone; none while the peer is not heard.
-    fn down_at_one(&self) -> [Vec<String>; 2] {
-        let Some(there) = self.progress.down_at_peer() else {
+    /// The backends that are down at the peer and up here, but for those that operators have set, and those that are down here and not at
+    /// the peer; none while the peer is not heard.
+    fn down_at_one(&self, is_up: impl Fn(&str) -> bool) -> [Vec<String>; 2] {
+        let decisions = self.decisions.borrow();
+        let (Some(there), Some(here)) = (self.progress.down_at_peer(), decisions.as_ref()) else {
             return [Vec::new(), Vec::new()];
         };
-        let here = &self.decisions.borrow().down;
-        let shown = |only: &BTreeSet<String>, other: &BTreeSet<String>| {
-            let names = only.difference(other);
-            names.map(|name| shown_backend(name).to_owned()).collect()
-        };
-        [shown(&there, here), shown(here, &there)]
+        let is_set = |name: &str| here.overrides.contains_key(name);
+        let only_there = there.iter().filter(|name| is_up(name) && !is_set(name));
+        let shown = |name: &String| shown_backend(name).to_owned();
+        [
+            only_there.map(shown).collect(),
+            here.down.difference(&there).map(shown).collect(),
+        ]
     }
 }
 

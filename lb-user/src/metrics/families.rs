@@ -118,9 +118,9 @@ metrics! {
     HA: HaRow {
         gauge "lb_ha_active" "Whether this box has the marker address, and so serves." = |row| row.status.active;
         gauge "lb_ha_carried_networks" "Networks that this box carries: their links have carriers, and a next hop answers if they have backends." = |row| u64::from(row.status.carried);
-        gauge "lb_ha_connections" "Connections of shared VIPs that the process carries: they end with this box." = |row| row.status.connections;
-        counter "lb_ha_lost_connections_total" "Connections that the process of the peer carried, and that ended when this box took over." = |row| row.status.lost_connections;
-        gauge "lb_ha_backends_down_at_peer_alone" "Backends that the checks of the peer find down, and those of this box do not." = |row| row.status.down_only_there.len();
+        gauge "lb_ha_connections" "Connections to backends that the process carries for shared VIPs: they end with this box." = |row| row.status.connections;
+        counter "lb_ha_lost_connections_total" "Connections that the process of the peer carried, and that ended with it or when it left the service to this box." = |row| row.status.lost_connections;
+        gauge "lb_ha_backends_down_at_peer_alone" "Backends that the checks of the peer find down, and those of this box find up; 0 while the peer is not heard." = |row| row.status.down_only_there.len();
         gauge "lb_ha_sending_complete" "Whether the peer has got all flows of this box since its session began." = |row| row.status.sending.session.complete;
         gauge "lb_ha_receiving_complete" "Whether this box has got all flows of its peer since its session began." = |row| row.status.receiving.session.complete;
         counter "lb_ha_flows_sent_total" "Flows that the peer was sent in its session, each as often as it was." = |row| row.status.sending.flows;

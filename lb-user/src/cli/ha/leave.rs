@@ -17,9 +17,13 @@ use crate::{api::ha::HaStatus, dataplane::pins::Pins, host::leaving::Leaving, sy
 /// How often it is looked at how far it is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Waits until the other box lacks nothing, and then until that one is active. What gives the marker to a box learns from `lb health --box`
+/// Waits until the other box lacks nothing, unless the move is forced, and then until that one is active. What gives the marker to a box learns from `lb health --box`
 /// meanwhile that this one is unfit.
-pub(in crate::cli) fn leave(instance: &str, timeout: Duration) -> Result<ExitCode> {
+pub(in crate::cli) fn leave(
+    instance: &str,
+    timeout: Duration,
+    is_forced: bool,
+) -> Result<ExitCode> {
     let deadline = Instant::now() + timeout;
     let before = status(instance)?;
     if !before.active {
@@ -29,8 +33,9 @@ pub(in crate::cli) fn leave(instance: &str, timeout: Duration) -> Result<ExitCod
         );
         return Err(RefusedCommand::usage(words).into());
     }
-    let lacks = |status: &HaStatus| lacks(status).map(|what| what + "; nothing is changed");
-    if !until(instance, deadline, lacks)? {
+    let lacks =
+        |status: &HaStatus| lacks(status).map(|what| what + "; nothing is changed (--force)");
+    if !is_forced && !until(instance, deadline, lacks)? {
         return Ok(ExitCode::FAILURE);
     }
     let leaving = Leaving::begin(&Pins::new(instance))?;
@@ -67,8 +72,8 @@ fn lacks(status: &HaStatus) -> Option<String> {
     let first = status.down_only_there.first()?;
     let count = status.down_only_there.len();
     Some(format!(
-        "box {peer} finds {count} backends down that this one finds up (`lb ha status`), as {first}: is its address of checks_from \
-         allowed there?"
+        "box {peer} finds {count} backends down that this one finds up (`lb ha status`), as {first}: mostly its address of checks_from \
+         is not allowed there"
     ))
 }
 

@@ -17,7 +17,7 @@ use lb_tests::{
 };
 use serde_json::json;
 
-use super::{Boxes, CHECKS, PROBE_PORT, SYNCED, config};
+use super::{Boxes, CHECKS, PROBE_PORT, SYNCED, config, power_off::DEAD};
 
 const NAME: &str = "a.lab";
 /// Connections of each service, and those that are copied.
@@ -164,9 +164,13 @@ fn connections_that_the_process_copies_are_counted_when_their_box_dies() -> Resu
 
     boxes.fail_over()?;
     let (status, _) = boxes.ha_status(BoxName::Lb2)?;
-    ensure!(status["lost_connections"] == json!(COPIED), "{status}");
-    ensure!(status["connections"] == json!(0), "{status}");
-    let event = format!("{COPIED} connections that the process of the peer carried have ended");
+    ensure!(status["lost_connections"] == json!(0), "{status}");
+    poll::until("the end of the peer's connections", DEAD, || {
+        let (status, _) = boxes.ha_status(BoxName::Lb2)?;
+        let is_counted = status["lost_connections"] == json!(COPIED);
+        Ok((is_counted && status["connections"] == json!(0)).then_some(()))
+    })?;
+    let event = format!("{COPIED} connections that its process carried have ended");
     let events = boxes.second.tell(&["events"])?.done()?;
     ensure!(events.contains(&event), "{events}");
     Ok(())

@@ -21,7 +21,7 @@ use super::{
 pub(super) const ALONE: Duration = Duration::from_secs(5);
 
 /// In this time the peer is known to be dead.
-const DEAD: Duration = Duration::from_secs(15);
+pub(super) const DEAD: Duration = Duration::from_secs(15);
 /// The client's port of a segment that is of no flow, and what it acknowledges.
 const FOREIGN_PORT: u16 = 5555;
 const ACKED: u32 = 0x1234_5678;

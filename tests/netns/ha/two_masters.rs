@@ -20,13 +20,16 @@ use lb_tests::{
 };
 
 use super::{
-    Boxes, CHECKS, config,
+    Boxes, CHECKS, SYNCED, config,
     rounds::{HEARD, PAUSE},
 };
 
 const LASTS: Duration = Duration::from_secs(10);
 /// In this time hosts know that addresses are at the other box: else not before their entries are old, half a minute.
-const ANNOUNCED: Duration = Duration::from_secs(5);
+const ANNOUNCED: Duration = Duration::from_secs(8);
+/// In this time a box finds that it does not hear the other one, and then that this may be dead.
+const UNHEARD: Duration = Duration::from_secs(10);
+const DEAD: Duration = Duration::from_secs(4);
 const IDLE_COUNT: usize = 100;
 const BUSY_COUNT: usize = 20;
 /// The port of each service's node.
@@ -79,19 +82,26 @@ impl<'t> Part<'t> {
 
     /// Waits until its hosts know all addresses to be of this box.
     fn wait_until_known(&self, pair: &TwoBoxes, name: BoxName) -> Result<()> {
+        poll::until("the addresses at the other box", ANNOUNCED, || {
+            Ok(self.is_known(pair, name)?.then_some(()))
+        })
+        .with_context(|| format!("{} still goes by its box", self.client.name))
+    }
+
+    /// Whether its hosts know all addresses to be of this box.
+    fn is_known(&self, pair: &TwoBoxes, name: BoxName) -> Result<bool> {
         for (host, nic, addresses) in self.known() {
             let mac = pair.site(name).mac(nic)?;
-            poll::until("the addresses at the other box", ANNOUNCED, || {
-                let known = host.netns.run("ip neigh show dev eth0")?;
-                let is_of = |address: &Ipv4Addr| {
-                    let start = format!("{address} lladdr {mac} ");
-                    known.lines().any(|line| line.starts_with(&start))
-                };
-                Ok(addresses.iter().all(is_of).then_some(()))
-            })
-            .with_context(|| format!("{} still goes by its box", host.name))?;
+            let known = host.netns.run("ip neigh show dev eth0")?;
+            let is_of = |address: &Ipv4Addr| {
+                let start = format!("{address} lladdr {mac} ");
+                known.lines().any(|line| line.starts_with(&start))
+            };
+            if !addresses.iter().all(is_of) {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -225,4 +235,33 @@ fn ensure_own(
     }
     println!("{}: {} connections", part.name.name(), dialed.len());
     Ok(())
+}
+
+/// Nothing of what is between the boxes gets through: each keeps its clients. When it is mended one of them has left before the
+/// other one hears it again.
+#[privileged_test]
+fn clients_of_a_box_that_has_left_unheard_hear_the_other_one() -> Result<()> {
+    let pair = Topology::pair()?;
+    pair.give_marker(BoxName::Lb1)?;
+    let parts = Part::both(&pair);
+    let _servers = [parts[0].server()?, parts[1].server()?];
+    let boxes = Boxes::start_with(&pair, &both_parts(&pair))?;
+    let part = &parts[1];
+    poll::until("the flows of each box at the other one", SYNCED, || {
+        Ok(boxes.ha_status(BoxName::Lb1)?.1.then_some(()))
+    })?;
+    pair.sync.cut()?;
+    pair.give_marker(BoxName::Lb2)?;
+    poll::until("a peer that is not heard", UNHEARD, || {
+        let (status, _) = boxes.ha_status(BoxName::Lb1)?;
+        Ok(status["peer_active"].is_null().then_some(()))
+    })?;
+    part.know_own(&pair, "reachable")?;
+    thread::sleep(DEAD);
+    ensure!(part.is_known(&pair, BoxName::Lb2)?, "lb1 took its clients");
+    pair.take_marker(BoxName::Lb2)?;
+    thread::sleep(Duration::from_secs(1));
+    ensure!(part.is_known(&pair, BoxName::Lb2)?);
+    pair.sync.mend()?;
+    part.wait_until_known(&pair, BoxName::Lb1)
 }

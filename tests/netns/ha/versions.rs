@@ -51,6 +51,13 @@ fn a_peer_of_another_version_is_named() -> Result<()> {
     let pair = Topology::pair()?;
     let mut boxes = Boxes::start(&pair)?;
     boxes.second.kill()?;
+    // Else the end of its session may be what is said last.
+    poll::until("the end of the session", SYNCED, || {
+        let (status, _) = boxes.ha_status(BoxName::Lb1)?;
+        Ok(status["sending"]["session"]["since_seconds"]
+            .is_null()
+            .then_some(()))
+    })?;
     let [first, second] = BoxName::ALL.map(BoxName::sync);
     let dials = peer(
         &pair,

@@ -25,7 +25,7 @@ use lb_user::{
 use super::{
     bind::{AGREED, BACKEND, CLOCK, NUMBER, TIME, from_backend, opened, receive, syn_ack},
     bind_again::free_ids,
-    cookies::{Answer, ISN, OPTIONS, keys_alone, start_with},
+    cookies::{Answer, ISN, OPTIONS, keys_at, start_with},
     counts::table,
     given::{API, CLIENT_A, KAS_MAC, assert_refused, passed_on, request},
 };
@@ -398,20 +398,22 @@ fn a_waiting_flow_gives_way_to_a_new_one() {
     assert_eq!(free_ids(&lb), ids - 1);
 }
 
-/// A box that has the same secret takes the cookies of another one, whatever its epoch began with.
+/// A box that has the same secret takes the cookies of another one, whatever its epoch began with. Later than that epoch the key of the
+/// one before would be the stranger's.
 #[privileged_test]
 fn a_cookie_of_one_box_is_good_at_another() {
+    let now = SystemTime::now();
     let mut one = DataPlane::new(CONFIG);
-    keys_alone(&one);
+    keys_at(&one, now);
     let answer = Answer::to(&mut one, &OPTIONS);
     drop(one);
     let mut other = DataPlane::new(CONFIG);
     let stranger = CookieSecret::new(b"of another group");
     let stranger = Cookies::open(&other.maps_folder(), stranger).expect("the map of keys");
-    stranger.follow(SystemTime::now());
+    stranger.follow(now);
     let ack = answer.segment(0, ACK_ONLY);
     assert_refused(&mut other, Port::Tenant, &ack.bytes(), "no_flow");
-    keys_alone(&other);
+    keys_at(&other, now);
     let (_, port) = opened(&mut other, &ack);
     met(&mut other, &port);
 }

@@ -99,8 +99,13 @@ fn open(lb: &DataPlane) -> Cookies {
 
 /// Keys without a process that takes hellos.
 pub(super) fn keys_alone(lb: &DataPlane) -> Cookies {
+    keys_at(lb, SystemTime::now())
+}
+
+/// The same at another moment.
+pub(super) fn keys_at(lb: &DataPlane, time: SystemTime) -> Cookies {
     let cookies = open(lb);
-    cookies.follow(SystemTime::now());
+    cookies.follow(time);
     cookies
 }
 
